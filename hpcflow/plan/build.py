@@ -1,0 +1,64 @@
+"""From what was asked for to what will run: pure, and the only way to a Plan."""
+
+from __future__ import annotations
+
+from hpcflow.errors import SpecError, SpecErrors, UserError
+from hpcflow.plan.batching import build_batching
+from hpcflow.plan.placement import place
+from hpcflow.plan.plan import Plan, RolePlan, WeightRoute
+from hpcflow.spec.run import RunSpec
+
+
+def build(spec: RunSpec) -> Plan:
+    """Place all roles and compute all batch sizes.
+
+    Raises:
+        SpecErrors: everything that does not fit or divide.
+    """
+    faults: list[SpecError] = []
+    try:
+        batching = build_batching(spec)
+    except SpecErrors as error:
+        faults += error.faults
+    try:
+        roles = place(spec)
+    except SpecErrors as error:
+        faults += error.faults
+    if faults:
+        raise SpecErrors(faults)
+    rollout = spec.roles.rollout
+    engines = rollout.nodes * rollout.ranks_per_node
+    return Plan(
+        name=spec.name,
+        steps=spec.steps,
+        nodes=1 + max(node for role in roles for node in role.nodes),
+        gpus_per_node=_gpus_of_a_node(roles),
+        roles=roles,
+        batching=batching,
+        weights=WeightRoute(
+            backend=spec.communication.weights,
+            sender="actor",
+            receiver="rollout",
+            group_size=1 + engines * rollout.tensor_parallel,
+        ),
+    )
+
+
+def _gpus_of_a_node(roles: tuple[RolePlan, ...]) -> int:
+    """GPUs to ask of each node: sets start at GPU 0, so the highest number tells."""
+    return max((gpu + 1 for role in roles for gpus in role.gpus_by_node for gpu in gpus), default=0)
+
+
+def check_local(plan: Plan, available_gpus: int) -> None:
+    """Refuse a plan that this machine alone cannot run.
+
+    Raises:
+        UserError: it takes more nodes than one, or more GPUs than there are.
+    """
+    if plan.nodes > 1:
+        hint = "set nodes: 1 for every role"
+        raise UserError(f"the run takes {plan.nodes} nodes, and a local run has 1", hint=hint)
+    if plan.gpus_per_node > available_gpus:
+        problem = f"the run takes {plan.gpus_per_node} GPUs, and this machine has {available_gpus}"
+        hint = "let roles share GPUs (share_with), or use fewer ranks"
+        raise UserError(problem, hint=hint)

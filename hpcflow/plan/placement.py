@@ -1,0 +1,137 @@
+"""Roles to node-local GPU sets and ranks: first fit over nodes, in the order of the roles.
+
+A role's GPUs on a node are one set, and each rank takes neighbouring GPUs of it: a tensor-parallel
+group never crosses a node. Sets of two roles overlap only where one says `share_with`; it then uses
+the first GPUs of the other's set. Roles on CPUs start at node 0 and count no capacity. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hpcflow.errors import SpecError, SpecErrors
+from hpcflow.plan.plan import RankPlan, RolePlan
+from hpcflow.spec.roles import Placement, RoleName
+from hpcflow.spec.run import RunSpec
+
+# GPU numbers by node number, in the order in which a role uses its nodes.
+Sets = dict[int, tuple[int, ...]]
+
+
+def place(spec: RunSpec) -> tuple[RolePlan, ...]:
+    """Every role of the run, placed.
+
+    Raises:
+        SpecErrors: a role needs more GPUs of a node than a node has.
+    """
+    present = spec.roles.present()
+    _refuse_too_large(spec, present)
+    sets = _own_sets(present, spec.slurm.gpus_per_node)
+    for name, role in present.items():
+        if role.share_with is not None:
+            sets[name] = _shared_set(name, present, sets)
+    roles = tuple(_role_plan(name, role, sets[name], spec) for name, role in present.items())
+    check(roles)
+    return roles
+
+
+def _refuse_too_large(spec: RunSpec, present: dict[RoleName, Placement]) -> None:
+    capacity = spec.slurm.gpus_per_node
+    on_gpus = {name: role for name, role in present.items() if role.on_gpus}
+    if on_gpus and capacity == 0:
+        problem = f"must say how many GPUs a node has, because {', '.join(on_gpus)} run on GPUs"
+        raise SpecErrors([SpecError(spec.place("slurm.gpus_per_node"), problem, value="0")])
+    faults = [
+        SpecError(
+            spec.place(f"roles.{name}.gpus_per_node"),
+            f"more than the {capacity} GPUs of a node",
+            value=str(role.gpus_per_node),
+            hint=f"use more nodes (roles.{name}.nodes), or correct slurm.gpus_per_node",
+        )
+        for name, role in on_gpus.items()
+        if role.gpus_per_node > capacity
+    ]
+    if faults:
+        raise SpecErrors(faults)
+
+
+def _own_sets(present: dict[RoleName, Placement], capacity: int) -> dict[RoleName, Sets]:
+    """GPU sets of the roles that share no other role's; nodes are opened as they are needed."""
+    used: list[int] = []
+    sets: dict[RoleName, Sets] = {}
+    for name, role in present.items():
+        if role.share_with is not None:
+            continue
+        if not role.on_gpus:
+            sets[name] = {node: () for node in range(role.nodes)}
+            continue
+        fitting = [node for node, count in enumerate(used) if count + role.gpus_per_node <= capacity]
+        fresh = itertools.count(len(used))
+        nodes = [*fitting, *itertools.islice(fresh, role.nodes)][: role.nodes]
+        used += [0] * (max(nodes) + 1 - len(used))
+        sets[name] = {node: tuple(range(used[node], used[node] + role.gpus_per_node)) for node in nodes}
+        for node in nodes:
+            used[node] += role.gpus_per_node
+    return sets
+
+
+def _shared_set(name: RoleName, present: dict[RoleName, Placement], sets: dict[RoleName, Sets]) -> Sets:
+    """The first GPUs of the set of the role that `name` shares with, chains followed."""
+    role = present[name]
+    if role.share_with is None:
+        return sets[name]
+    there = _shared_set(role.share_with, present, sets)
+    nodes = list(there)[: role.nodes]
+    return {node: there[node][: role.gpus_per_node] for node in nodes}
+
+
+def _role_plan(name: RoleName, role: Placement, sets: Sets, spec: RunSpec) -> RolePlan:
+    width = role.gpus_per_rank
+    ranks = [
+        RankPlan(
+            rank=position * role.ranks_per_node + local,
+            node=node,
+            local_rank=local,
+            gpus=gpus[local * width : (local + 1) * width],
+        )
+        for position, (node, gpus) in enumerate(sets.items())
+        for local in range(role.ranks_per_node)
+    ]
+    resources = spec.slurm.resources.of(name)
+    return RolePlan(
+        role=name,
+        device="cuda" if role.on_gpus else "cpu",
+        nodes=tuple(sets),
+        gpus_by_node=tuple(sets.values()),
+        shares_with=role.share_with,
+        ranks=tuple(ranks),
+        cpus_per_rank=resources.cpus_per_rank,
+        memory_gib_per_rank=resources.memory_gib_per_rank,
+    )
+
+
+def check(roles: Sequence[RolePlan]) -> None:
+    """Assert what holds by construction: overlap is declared, ranks stay within their set."""
+    owners = {role.role: _owner(role, roles) for role in roles}
+    for role in roles:
+        sets = dict(zip(role.nodes, role.gpus_by_node, strict=True))
+        for rank in role.ranks:
+            assert set(rank.gpus) <= set(sets[rank.node]), (role.role, rank)
+        for other in roles:
+            if owners[role.role] == owners[other.role]:
+                continue
+            for node, gpus in zip(other.nodes, other.gpus_by_node, strict=True):
+                assert node not in sets or not set(gpus) & set(sets[node]), (role.role, other.role)
+    for role in roles:
+        for node in role.nodes:
+            taken = [gpu for rank in role.ranks if rank.node == node for gpu in rank.gpus]
+            assert len(taken) == len(set(taken)), role.role
+
+
+def _owner(role: RolePlan, roles: Sequence[RolePlan]) -> RoleName:
+    """The role at the end of a chain of sharing."""
+    by_name = {other.role: other for other in roles}
+    while role.shares_with is not None:
+        role = by_name[role.shares_with]
+    return role.role

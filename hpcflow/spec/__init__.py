@@ -1,0 +1,1 @@
+"""What the user asked for: frozen models of the job spec. Never aware of hosts."""

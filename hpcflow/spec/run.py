@@ -1,0 +1,179 @@
+"""RunSpec, the root of `ppo.yaml`: what the user asked for, every default included."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from hpcflow.spec.algorithm import Ppo
+from hpcflow.spec.fields import (
+    Count,
+    FilePath,
+    Fraction,
+    Index,
+    Model,
+    Rule,
+    Seconds,
+    Text,
+    refusal,
+)
+from hpcflow.spec.places import Places
+from hpcflow.spec.roles import Roles, Trained
+from hpcflow.spec.slurm import Slurm
+
+MAX_NAME_BYTES = 200
+
+RunName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=120,
+        pattern=r"^[^/\x00-\x1f\x7f]+$",
+        description="the name of a folder: 1 to 120 characters, no / and no control characters",
+    ),
+]
+
+
+class ModelSource(Model):
+    """The policy's Hugging Face folder.
+
+    With `random_weights` the folder needs a config and a tokenizer only.
+    """
+
+    path: FilePath
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    random_weights: bool = False
+
+
+class Data(Model):
+    """Prompts: JSONL or Parquet files, by their ending.
+
+    `prompt_key` holds a text, or a list of chat messages when `chat_template` is on; a text is then
+    one user message. Rows are handed to the reward function whole.
+    """
+
+    train: FilePath
+    heldout: FilePath
+    prompt_key: Text = "prompt"
+    chat_template: bool = False
+    max_prompt_tokens: Count
+    shuffle: bool = True
+    max_faulty_fraction: Fraction = 0.05
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        rules = [
+            Rule(key, "must end in .jsonl or .parquet")
+            for key, path in (("train", self.train), ("heldout", self.heldout))
+            if PurePath(path).suffix not in {".jsonl", ".parquet"}
+        ]
+        if self.train == self.heldout:
+            rules.append(Rule("heldout", "the held-out set must not be the training set"))
+        if rules:
+            raise refusal(rules)
+        return self
+
+
+class Evaluation(Model):
+    """Scores on the held-out set: before, during and after training."""
+
+    every_steps: Count = 50
+    prompts: Count = 256
+    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
+class Checkpoint(Model):
+    """When to save, and how many complete checkpoints to keep."""
+
+    every_steps: Count = 50
+    keep: Count = 3
+
+
+class Health(Model):
+    """Limits that end a run instead of letting it go on blindly."""
+
+    start_timeout_s: Seconds = 600.0
+    heartbeat_s: Seconds = 5.0
+    max_faulty_rewards: Fraction = 0.1
+    max_skipped_steps: Count = 5
+
+
+class Communication(Model):
+    """Back ends are stated, never chosen silently."""
+
+    collectives: Literal["gloo", "nccl"] = "gloo"
+    weights: Literal["gloo"] = "gloo"
+    weight_bucket_mib: Count = 256
+    call_timeout_s: Seconds = 600.0
+    collective_timeout_s: Seconds = 300.0
+
+
+class RunSpec(Model):
+    """One run, as asked for; not resolved to hosts."""
+
+    name: RunName
+    seed: Index = 0
+    steps: Count
+    model: ModelSource
+    data: Data
+    algorithm: Ppo
+    roles: Roles
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    health: Health = Health()
+    communication: Communication = Communication()
+    slurm: Slurm = Slurm()
+
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    def written_at(self, places: Places) -> RunSpec:
+        """The same spec, which knows where its keys were written."""
+        self._places = places
+        return self
+
+    def place(self, key: str) -> str:
+        """`file:line key` of a dotted key, for refusals found after loading."""
+        return self._places.describe(tuple(key.split(".")))
+
+    @model_validator(mode="after")
+    def _check(self) -> RunSpec:
+        rules = [*_name_rules(self.name), *_reference_rules(self), *_collective_rules(self)]
+        if rules:
+            raise refusal(rules)
+        return self
+
+
+def _name_rules(name: str) -> list[Rule]:
+    """A run's name is the name of its folder."""
+    if name in {".", ".."}:
+        return [Rule("name", "this is not the name of a folder of its own")]
+    if name != name.strip():
+        return [Rule("name", "must not begin or end with a blank")]
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return [Rule("name", f"longer than {MAX_NAME_BYTES} bytes in UTF-8")]
+    return []
+
+
+def _reference_rules(spec: RunSpec) -> list[Rule]:
+    """KL needs something to be measured against."""
+    if spec.roles.reference is None and spec.algorithm.kl.coefficient > 0:
+        problem = "this role is required, because algorithm.kl.coefficient is above 0"
+        hint = "add roles.reference, or set algorithm.kl.coefficient: 0"
+        return [Rule("roles.reference", problem, hint)]
+    return []
+
+
+def _collective_rules(spec: RunSpec) -> list[Rule]:
+    """NCCL works between GPUs only, and gloo cannot gather shards that lie on GPUs."""
+    trained: dict[str, Trained] = {"actor": spec.roles.actor, "critic": spec.roles.critic}
+    key, stated = "communication.collectives", spec.communication.collectives
+    for name, role in trained.items():
+        if stated == "nccl" and not role.on_gpus:
+            hint = f"set roles.{name}.gpus_per_node, or communication.collectives: gloo"
+            return [Rule(key, f"nccl needs GPUs, and {name} runs on CPUs", hint)]
+        if stated == "gloo" and role.on_gpus and role.nodes * role.ranks_per_node > 1:
+            problem = f"gloo cannot gather what the GPU ranks of {name} hold"
+            return [Rule(key, problem, "set communication.collectives: nccl")]
+    return []

@@ -1,0 +1,120 @@
+"""The `slurm` table: what sbatch is asked for, and the environment of the job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hpcflow.spec.fields import Count, Gibibytes, Gpus, Model, Rule, Text, refusal
+from hpcflow.spec.roles import RoleName
+
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+NcclName = Annotated[str, Field(pattern=r"^NCCL_[A-Z0-9_]+$")]
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+OptionValue = Text | Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] | bool
+
+# sbatch options that a key of the spec stands for.
+_HAS_A_KEY = {
+    "partition": "slurm.partition",
+    "account": "slurm.account",
+    "qos": "slurm.qos",
+    "time": "slurm.time_minutes",
+    "constraint": "slurm.constraint",
+    "signal": "slurm.signal_lead_s",
+    "job-name": "name",
+    "mem": "slurm.resources",
+    "cpus-per-task": "slurm.resources",
+}
+# sbatch options that follow from the plan, or that would break supervision.
+_OURS = frozenset(
+    {
+        *(
+            "array",
+            "batch",
+            "chdir",
+            "error",
+            "export",
+            "export-file",
+            "input",
+            "output",
+            "open-mode",
+        ),
+        *("gpus", "gpus-per-node", "gpus-per-task", "gres", "mem-per-cpu", "mem-per-gpu"),
+        *("nodes", "ntasks", "ntasks-per-node", "requeue", "no-requeue"),
+        *("parsable", "test-only", "wait", "wrap"),
+    }
+)
+# Variables that the supervisor gives to every process.
+_OUR_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
+
+
+class RoleResources(Model):
+    """CPU cores and memory of one rank of a role."""
+
+    cpus_per_rank: Count = 1
+    memory_gib_per_rank: Gibibytes = 4.0
+
+
+class Resources(Model):
+    """Cores and memory of one rank, for every role (of roles that a run has not, unused)."""
+
+    actor: RoleResources = RoleResources()
+    critic: RoleResources = RoleResources()
+    reference: RoleResources = RoleResources()
+    reward: RoleResources = RoleResources()
+    rollout: RoleResources = RoleResources()
+
+    def of(self, role: RoleName) -> RoleResources:
+        """The resources of one role."""
+        every: dict[RoleName, RoleResources] = {
+            "actor": self.actor,
+            "critic": self.critic,
+            "reference": self.reference,
+            "reward": self.reward,
+            "rollout": self.rollout,
+        }
+        return every[role]
+
+
+class Slurm(Model):
+    """Options of the Slurm job; the local executor uses `environment`, `nccl`, cores and GPUs only.
+
+    `gpus_per_node` is what a node has, not what a run takes: roles are placed within it.
+    """
+
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    time_minutes: Count = 60
+    constraint: Text | None = None
+    gpus_per_node: Gpus = 0
+    gpu_type: Text | None = None
+    signal_lead_s: Annotated[int, Field(ge=10, le=65535)] = 120
+    resources: Resources = Resources()
+    driver: RoleResources = RoleResources()
+    options: dict[OptionName, OptionValue] = Field(default={})
+    environment: dict[EnvironmentName, str] = Field(default={})
+    nccl: dict[NcclName, str] = Field(default={})
+    modules: list[Text] = Field(default=[])
+    container_prefix: list[Text] = Field(default=[])
+    shape: Literal["auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _check(self) -> Slurm:
+        rules = []
+        for name in self.options:
+            if name in _HAS_A_KEY:
+                rules.append(Rule(f"options.{name}", f"give this as {_HAS_A_KEY[name]}"))
+            if name in _OURS:
+                rules.append(Rule(f"options.{name}", "this option follows from the plan"))
+        for table, variables in (("environment", self.environment), ("nccl", self.nccl)):
+            for variable, value in variables.items():
+                if variable in _OUR_VARIABLES or variable.startswith(("HPCFLOW_", "SLURM_")):
+                    problem = "this variable is set by the supervisor or by Slurm"
+                    rules.append(Rule(f"{table}.{variable}", problem))
+                if "\0" in value:
+                    rules.append(Rule(f"{table}.{variable}", "must not hold a NUL character"))
+        if rules:
+            raise refusal(rules)
+        return self
