@@ -1,0 +1,1 @@
+"""Batch node: the supervisor, parent of every process of an attempt."""

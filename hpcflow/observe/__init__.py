@@ -1,0 +1,1 @@
+"""What a run tells: metrics, exit reports, status. Readers trust files only."""
