@@ -1,0 +1,1 @@
+"""SPMD role processes that the supervisor starts: actor, critic, reference, reward, rollout."""

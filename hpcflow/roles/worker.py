@@ -1,0 +1,112 @@
+"""Life of a role process: build the role, say ready, serve the driver, leave when released.
+
+A rank waits for rank 0 of its role (process group), then for calls of the driver. It ignores TERM, INT
+and USR2, which reach role steps first at a preemption: it reports them to the supervisor, which asks the
+driver to save and stop. It leaves when the supervisor releases it, or dies with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from hpcflow import signals
+from hpcflow.errors import EXIT_FAILED, EXIT_OK
+from hpcflow.roles import contract
+from hpcflow.roles.setting import RoleSetting
+from hpcflow.rpc.control import ControlClient
+from hpcflow.rpc.identity import ProcessIdentity
+from hpcflow.rpc.server import Server
+from hpcflow.spec.roles import FunctionReward, ModelReward, RoleName
+
+log = logging.getLogger(__name__)
+
+CONTRACTS: dict[RoleName, type] = {
+    "actor": contract.Actor,
+    "critic": contract.Critic,
+    "reference": contract.Reference,
+    "reward": contract.Reward,
+    "rollout": contract.Rollout,
+}
+
+
+def main(role: RoleName) -> int:
+    """Run one rank until it is released; returns the exit code.
+
+    A fault is told to the supervisor before this returns.
+    """
+    identity = ProcessIdentity.from_environ()
+    if identity.parent is not None:
+        signals.die_with_parent(identity.parent)
+    control = ControlClient(identity)
+    released = threading.Event()
+    signals.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGUSR2), control.signalled)
+    try:
+        setting = RoleSetting.read(role, identity, control)
+        control.start_heartbeat(setting.spec.health.heartbeat_s, on_release=released.set)
+        _serve(setting, released)
+    except Exception as error:
+        # Whatever it is, the supervisor must hear of it before the process is gone.
+        log.exception("this rank cannot go on")
+        control.report(error)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _serve(setting: RoleSetting, released: threading.Event) -> None:
+    # DeepSpeed settles on an accelerator when it is first imported, and guesses unless told.
+    os.environ.setdefault("DS_ACCELERATOR", setting.device)
+    implementation, close = _build(setting)
+    try:
+        server = Server(setting.identity.address, setting.identity.token)
+        setting.control.ready(server.endpoint, contract.CONTRACT_VERSION)
+        server.serve(CONTRACTS[setting.role], implementation, stop=released)
+    finally:
+        close()
+
+
+def _build(setting: RoleSetting) -> tuple[object, Callable[[], None]]:
+    """The role's implementation and what to call at the end; engines are imported only here."""
+    match setting.role:
+        case "actor":
+            from hpcflow.roles.actor import ActorRole
+
+            return ActorRole(setting), _nothing
+        case "critic":
+            from hpcflow.roles.critic import CriticRole
+
+            return CriticRole(setting), _nothing
+        case "reference":
+            from hpcflow.roles.reference import ReferenceRole
+
+            return ReferenceRole(setting), _nothing
+        case "rollout":
+            from hpcflow.roles.rollout import RolloutRole
+
+            rollout = RolloutRole(setting)
+            return rollout, rollout.close
+        case "reward":
+            return _build_reward(setting)
+
+
+def _build_reward(setting: RoleSetting) -> tuple[object, Callable[[], None]]:
+    wanted = setting.spec.roles.reward
+    match wanted:
+        case FunctionReward():
+            from hpcflow.roles.reward import FunctionRewardRole
+
+            function = FunctionRewardRole(
+                wanted.function, timeout_s=wanted.timeout_s, processes=wanted.processes
+            )
+            return function, function.close
+        case ModelReward():
+            from hpcflow.roles.reward_model import ModelRewardRole
+
+            return ModelRewardRole.from_setting(setting), _nothing
+
+
+def _nothing() -> None:
+    """Roles without processes of their own need no closing."""

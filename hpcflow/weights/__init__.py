@@ -1,0 +1,1 @@
+"""Weights from actor to rollout, in vLLM's words. Never through the driver."""
