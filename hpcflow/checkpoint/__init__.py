@@ -1,0 +1,1 @@
+"""Checkpoints: a folder per step, valid once its manifest is in place."""
