@@ -1,0 +1,1 @@
+"""Command line: parse, call one function, print. Never computes."""

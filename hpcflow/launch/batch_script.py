@@ -1,0 +1,99 @@
+"""The text of a run's Slurm script, from `sbatch/job.sbatch.j2`.
+
+Quotes whatever a person may have typed; never submits and never asks Slurm. The script only becomes
+the supervisor, which starts the roles: none is started here.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from hpcflow.plan.plan import Plan
+from hpcflow.rundir import RunDir
+from hpcflow.spec.run import RunSpec
+from hpcflow.spec.slurm import Slurm
+
+TEMPLATE = "job.sbatch.j2"
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class NodeNeeds:
+    """What to ask of each node: that of the node which needs most."""
+
+    cpus: int
+    memory_mib: int
+    gpus: str
+
+
+def render(spec: RunSpec, plan: Plan, run: RunDir, *, python: str = sys.executable) -> str:
+    """The script that `sbatch` would be given; `python` starts the supervisor on the batch node."""
+    template = _environment().get_template(TEMPLATE)
+    return template.render(
+        name=spec.name,
+        log=str(run.path / "batch.log").replace("%", "%%"),
+        slurm=spec.slurm,
+        plan=plan,
+        node=node_needs(spec, plan),
+        options=_options(spec.slurm),
+        environment=[*spec.slurm.environment.items(), *spec.slurm.nccl.items()],
+        command=[*spec.slurm.container_prefix, python, "-m", "hpcflow.job", str(run.path)],
+    )
+
+
+def node_needs(spec: RunSpec, plan: Plan) -> NodeNeeds:
+    """Cores, memory and GPUs of the fullest node; the driver is on node 0."""
+    cpus = [0] * plan.nodes
+    gibibytes = [0.0] * plan.nodes
+    for role in plan.roles:
+        for rank in role.ranks:
+            cpus[rank.node] += role.cpus_per_rank
+            gibibytes[rank.node] += role.memory_gib_per_rank
+    cpus[0] += spec.slurm.driver.cpus_per_rank
+    gibibytes[0] += spec.slurm.driver.memory_gib_per_rank
+    kind = f"{spec.slurm.gpu_type}:" if spec.slurm.gpu_type is not None else ""
+    return NodeNeeds(
+        cpus=max(cpus),
+        memory_mib=math.ceil(max(gibibytes) * 1024),
+        gpus=f"{kind}{plan.gpus_per_node}",
+    )
+
+
+def _options(slurm: Slurm) -> list[str]:
+    """Extra options: `true` gives a bare option, `false` leaves it out."""
+    return [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, value in slurm.options.items()
+        if value is not False
+    ]
+
+
+def _environment() -> jinja2.Environment:
+    """Templates of the installed package, or of the source tree that the package lies in."""
+    installed = _PACKAGE / "_sbatch"
+    folder = installed if installed.is_dir() else _PACKAGE.parent / "sbatch"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["directive"] = _quote_directive
+    environment.filters["shell"] = shlex.quote
+    return environment
+
+
+def _quote_directive(value: str) -> str:
+    """A value as sbatch reads it in a `#SBATCH` line: double quotes, backslash before `"` and `\\`."""
+    if value and all(letter.isalnum() or letter in "-_=+:./,@%" for letter in value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,204 @@
+"""From a spec file to a job: first everything that can be refused, then the run folder, then the executor.
+
+`prepare` writes nothing. `submit` and `resume` either leave a run that was handed to the executor or leave
+the disk as it was. Nobody waits for the job here, only for the launcher (`local_executor`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from hpcflow.checkpoint.store import CheckpointStore
+from hpcflow.errors import RunDirError, UserError
+from hpcflow.launch import batch_script, cluster, local_executor, machine, runs
+from hpcflow.observe.job import JobRecord
+from hpcflow.observe.status import RunStatus, read_status
+from hpcflow.plan import build
+from hpcflow.plan.plan import Plan
+from hpcflow.rundir import RunDir
+from hpcflow.spec.files import check_files
+from hpcflow.spec.load import load, save
+from hpcflow.spec.run import RunSpec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that nothing on this side speaks against."""
+
+    spec: RunSpec
+    plan: Plan
+    choice: cluster.Choice
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What `submit --dry-run` shows; nothing of it was written."""
+
+    spec: RunSpec
+    plan: Plan
+    run: RunDir
+    reason: str
+    batch_script: str
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run in the hands of the executor; `resumes_from` is a step, None for the beginning."""
+
+    run: RunDir
+    record: JobRecord
+    reason: str = ""
+    resumes_from: int | None = None
+
+
+def resolve(spec_path: Path, overrides: Sequence[str]) -> tuple[RunSpec, Plan]:
+    """Spec and plan, files checked; nothing of this machine matters yet.
+
+    Raises:
+        UserError: a fault of the spec, or of a file that it names.
+    """
+    spec = load(spec_path, overrides)
+    plan = build.build(spec)
+    check_files(spec)
+    return spec, plan
+
+
+def prepare(spec_path: Path, overrides: Sequence[str], choice: cluster.Cluster) -> Prepared:
+    """Check everything that can be known before a submission.
+
+    Raises:
+        UserError: the spec, its files, the executor, the installed engines or the GPUs do not fit.
+    """
+    spec, plan = resolve(spec_path, overrides)
+    chosen = cluster.choose(choice)
+    machine.check_engines(plan)
+    build.check_local(plan, machine.available_gpus() if plan.gpus_per_node else 0)
+    return Prepared(spec, plan, chosen)
+
+
+def rehearse(
+    spec_path: Path, overrides: Sequence[str], run_dir: Path | None, choice: cluster.Cluster
+) -> Rehearsal:
+    """What a submission would make; engines, GPUs and Slurm need not be on this machine.
+
+    Raises:
+        UserError: a fault of the spec, of its files, or of the run folder.
+    """
+    spec, plan = resolve(spec_path, overrides)
+    run = RunDir(run_folder(spec, run_dir))
+    reason = "" if choice == "slurm" else cluster.choose(choice).reason
+    return Rehearsal(spec, plan, run, reason, batch_script.render(spec, plan, run))
+
+
+def run_folder(spec: RunSpec, run_dir: Path | None) -> Path:
+    """The absolute folder that the run will get.
+
+    Raises:
+        RunDirError: the folder is taken or cannot be used.
+    """
+    name = runs.fresh_name(spec.name, datetime.now())
+    folder = Path(os.path.abspath(run_dir or runs.runs_root() / name))
+    runs.check_free(folder)
+    return folder
+
+
+def submit(prepared: Prepared, run_dir: Path | None) -> Submitted:
+    """Make the run folder, publish spec and plan, and hand the run to the executor.
+
+    Raises:
+        RunDirError: the folder is taken or cannot be made.
+        ClusterError: the executor refused; the folder is gone again.
+    """
+    folder = run_folder(prepared.spec, run_dir)
+    run = RunDir(folder)
+    with _fresh_folder(folder):
+        save(prepared.spec, run.spec_json)
+        prepared.plan.save(run.plan_json)
+        record = local_executor.launch(run, 1)
+    return Submitted(run, record, prepared.choice.reason)
+
+
+def resume(run: RunDir) -> Submitted:
+    """Start the next attempt of a run on the executor that it had.
+
+    Raises:
+        UserError: it runs, is done, or nobody can tell whether it runs.
+    """
+    with _alone(run):
+        check_resumable(run, read_status(run))
+        plan = _plan_of(run)
+        machine.check_engines(plan)
+        build.check_local(plan, machine.available_gpus() if plan.gpus_per_node else 0)
+        found = CheckpointStore(run, keep=1).latest()
+        attempts = run.attempts()
+        record = local_executor.launch(run, attempts[-1].number + 1 if attempts else 1)
+    return Submitted(run, record, resumes_from=None if found is None else found.manifest.step)
+
+
+def check_resumable(run: RunDir, status: RunStatus) -> None:
+    """Refuse to start a second job beside a first, or after the end.
+
+    Raises:
+        UserError: with the state that speaks against it.
+    """
+    if not (run.spec_json.is_file() and run.plan_json.is_file()):
+        raise RunDirError(f"{run.path} has no spec.json or plan.json", hint="submit the run anew")
+    if status.active:
+        raise UserError(f"{run.name} is {status.state}", hint=f"end it first:  hpcflow cancel {run.path}")
+    if status.state == "done":
+        raise UserError(
+            f"{run.name} is done: all {status.steps} steps", hint="submit the spec with more steps"
+        )
+    # A submission that was not completed left no job behind; another unknown may hide a running one.
+    if status.state == "unknown" and status.job_id is not None:
+        raise UserError(
+            f"nobody here can tell whether {run.name} still runs: {status.reason}",
+            hint="look there, and end it there",
+        )
+
+
+def _plan_of(run: RunDir) -> Plan:
+    try:
+        return Plan.load(run.plan_json)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunDirError(f"{run.plan_json} cannot be read: {error}", hint="submit the run anew") from error
+
+
+@contextmanager
+def _fresh_folder(folder: Path) -> Iterator[None]:
+    """A new or empty folder that is taken back if the submission fails."""
+    existed = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=existed)
+    except OSError as error:
+        raise RunDirError(f"run folder {folder} cannot be made: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        for entry in folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if not existed:
+            folder.rmdir()
+        raise
+
+
+@contextmanager
+def _alone(run: RunDir) -> Iterator[None]:
+    """One resume of a run at a time."""
+    handle = os.open(run.path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise UserError(f"{run.name} is being resumed by another command") from error
+    finally:
+        os.close(handle)

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcflow.cli.follow import Follower
+from hpcflow.cli.interrupts import Interrupts
+from hpcflow.cli.views import JsonView, PlainView
+from hpcflow.launch.handle import Ending, JobHandle
+from hpcflow.observe.exit_report import ExitReport, Outcome
+from hpcflow.rundir import RunDir
+from tests.support.clock import ManualClock
+from tests.support.plans import a_plan
+from tests.support.run_folder import RunMaker, train_row
+
+
+@dataclass
+class Recorded(JobHandle):
+    """A handle whose requests are noted instead of sent."""
+
+    requests: list[str] = field(default_factory=list)
+    on_second: Callable[[], None] = lambda: None
+
+    def ask_to_stop(self, signum: signal.Signals = signal.SIGTERM) -> bool:
+        """Note it once."""
+        if signum.name not in self.requests:
+            self.requests.append(signum.name)
+        return True
+
+    def end_at_once(self) -> Ending:
+        """Note it, and let the run end."""
+        self.requests.append("end at once")
+        self.on_second()
+        return Ending("at once", self.status())
+
+
+@dataclass
+class Scene:
+    """A run that is followed, and what the follower said."""
+
+    maker: RunMaker
+    clock: ManualClock
+    handle: Recorded
+    interrupts: Interrupts
+    lines: list[str]
+
+    def follow(self, *, attempt: int = 1, as_json: bool = False) -> int:
+        write = self.lines.append
+        view = JsonView(write) if as_json else PlainView(write)
+        return Follower(self.handle, attempt, view, self.interrupts, self.clock).run()
+
+    def end(self, outcome: Outcome, cause: str = "") -> None:
+        report = ExitReport(
+            attempt=1,
+            outcome=outcome,
+            cause=cause or outcome,
+            role="actor",
+            rank=1,
+            host="node7",
+            message="what happened",
+            tail=["last line"],
+            time=1e6,
+        )
+        self.maker.ended(report)
+
+    def press(self) -> None:
+        self.interrupts.presses += 1
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    maker = RunMaker(tmp_path / "a run").submitted()
+    a_plan().save(maker.run.plan_json)
+    clock = ManualClock()
+    return Scene(maker, clock, Recorded(RunDir(maker.path), clock), Interrupts(), [])
+
+
+def test_a_run_is_followed_from_its_start_to_its_end(scene: Scene) -> None:
+    maker, clock = scene.maker, scene.clock
+    clock.at(1, lambda: endpoints(maker.started().endpoints_json, "actor", "critic", "reference"))
+    clock.at(2, lambda: maker.driving(step=0))
+    clock.at(3, lambda: maker.rows(heldout(0, 0.25), *[train_row(step) for step in range(1, 24)]))
+    clock.at(4, lambda: maker.driving(step=23, steps=23, heldout_before=0.25, heldout=0.75))
+    clock.at(5, lambda: maker.rows(heldout(23, 0.75)))
+    clock.at(5, lambda: scene.end("done"))
+    assert scene.follow() == 0
+    assert scene.lines == [
+        "waiting for the job to start",
+        "waiting for reward.0, rollout.0",
+        "step 0: held-out score 0.250",
+        "step 10/200  loss 0.5  reward 0.25  KL 0.01  grad norm 1.5",
+        "step 20/200  loss 0.5  reward 0.25  KL 0.01  grad norm 1.5",
+        "step 23: held-out score 0.750",
+        "\n".join(
+            [
+                "a run: done at step 23 of 23",
+                "held-out score: 0.250 before, 0.750 after",
+                f"run folder: {maker.path}",
+            ]
+        ),
+    ]
+
+
+def endpoints(path: Path, *roles: str) -> None:
+    path.write_text(json.dumps({role: [{"rank": 0, "host": "h", "endpoint": "e"}] for role in roles}))
+
+
+def heldout(step: int, score: float) -> dict[str, object]:
+    return {"kind": "heldout", "attempt": 1, "step": step, "score": score}
+
+
+def test_a_failed_run_shows_who_what_why_and_the_log(scene: Scene) -> None:
+    scene.maker.started()
+    scene.end("failed", "killed")
+    assert scene.follow() == 3
+    last = scene.lines[-1]
+    for part in ("actor.1 on node7", "killed: what happened", "  | last line", "hpcflow resume '"):
+        assert part in last
+
+
+def test_the_first_ctrl_c_asks_for_a_checkpoint_and_waits(scene: Scene) -> None:
+    scene.maker.started()
+    scene.maker.driving()
+    scene.clock.at(1, scene.press)
+    scene.clock.at(5, lambda: scene.maker.checkpoint(4))
+    scene.clock.at(5, lambda: scene.end("stopped"))
+    assert scene.follow() == 130
+    assert scene.handle.requests == ["SIGINT"]
+    assert scene.lines[0] == "saving a checkpoint; press again to end at once"
+    assert "checkpoint of step 4" in scene.lines[-1]
+    assert "go on with:  hpcflow resume" in scene.lines[-1]
+    assert scene.clock.now() >= 1_000_005
+
+
+def test_the_second_ctrl_c_ends_at_once(scene: Scene) -> None:
+    scene.maker.started()
+    scene.handle.on_second = lambda: scene.end("stopped", "aborted")
+    scene.clock.at(1, scene.press)
+    scene.clock.at(2, scene.press)
+    assert scene.follow() == 130
+    assert scene.handle.requests == ["SIGINT", "end at once"]
+
+
+def test_a_run_that_fails_while_stopping_has_failed(scene: Scene) -> None:
+    scene.maker.started()
+    scene.clock.at(1, scene.press)
+    scene.clock.at(3, lambda: scene.end("failed", "stop_timeout"))
+    assert scene.follow() == 3
+
+
+def test_a_run_that_is_done_before_it_could_stop_is_done(scene: Scene) -> None:
+    scene.maker.started()
+    scene.clock.at(1, scene.press)
+    scene.clock.at(3, lambda: scene.end("done"))
+    assert scene.follow() == 0
+
+
+def test_a_told_follower_leaves_and_the_run_goes_on(scene: Scene) -> None:
+    scene.maker.started()
+    scene.interrupts.leave = True
+    assert scene.follow() == 130
+    assert scene.handle.requests == []
+    assert scene.lines[-1].startswith("the run goes on:  hpcflow status '")
+
+
+def test_a_job_that_never_began_shows_what_the_submission_printed(tmp_path: Path, scene: Scene) -> None:
+    from tests.support.run_folder import gone_process
+
+    scene.maker.alive = gone_process()
+    scene.maker.submitted()
+    scene.maker.run.submitit.mkdir()
+    (scene.maker.run.submitit / "4711_0_log.err").write_text("No module named hpcflow\n")
+    assert scene.follow() == 3
+    assert "lost, the job ended before its supervisor began" in scene.lines[-1]
+    assert "  | No module named hpcflow" in scene.lines[-1]
+
+
+def test_rows_of_earlier_attempts_are_not_shown_again(scene: Scene) -> None:
+    scene.maker.started()
+    scene.maker.driving(steps=10)
+    scene.maker.rows(train_row(10), train_row(10, attempt=2, reward=0.5))
+    scene.end("done")
+    scene.follow(attempt=2)
+    assert [line for line in scene.lines if line.startswith("step")] == [
+        "step 10/10  loss 0.5  reward 0.5  KL 0.01  grad norm 1.5"
+    ]
+
+
+def test_json_lines_carry_every_row_and_the_end(scene: Scene) -> None:
+    scene.maker.started()
+    scene.maker.driving()
+    scene.maker.rows(train_row(1), train_row(2))
+    scene.end("done")
+    scene.follow(as_json=True)
+    events = [json.loads(line) for line in scene.lines]
+    assert [event["event"] for event in events] == ["row", "row", "end"]
+    assert events[-1]["status"]["state"] == "done"
+    assert msgspec.json.decode(scene.lines[0])["step"] == 1
+
+
+def test_signals_are_counted_and_handlers_put_back() -> None:
+    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert (interrupts.presses, interrupts.leave) == (2, False)
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupts.leave
+    after = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert before == after

@@ -1,0 +1,131 @@
+import msgspec
+import pytest
+
+from hpcflow.cli import screens
+from hpcflow.cli.follow import ending_lines
+from hpcflow.cli.render import plan_text
+from hpcflow.observe.exit_report import ExitReport
+from hpcflow.observe.status import RunStatus
+from tests.support.golden import check_golden
+from tests.support.plans import a_plan
+from tests.support.run_folder import train_row
+
+REPORT = ExitReport(
+    attempt=1,
+    outcome="failed",
+    cause="killed",
+    role="actor",
+    rank=1,
+    host="node7",
+    message="actor rank 1 was ended by SIGKILL",
+    hint="if nobody killed it, the kernel did for want of memory: see `dmesg`",
+    signal=9,
+    step=57,
+    log="/runs/sums/attempt_1/logs/actor.1.log",
+    tail=["loss 0.5", "Killed"],
+    time=1e6,
+)
+RUNNING = RunStatus(
+    name="sums",
+    path="/runs/my sums",
+    state="running",
+    reason="",
+    executor="local",
+    job_id="4711",
+    attempt=1,
+    step=57,
+    steps=200,
+    phase="generate",
+    age_s=2.0,
+    checkpoint_step=50,
+    heldout_before=0.25,
+    heldout=0.5,
+    reward=0.625,
+    kl=0.00123,
+    tokens_per_second=912.3,
+    exit=None,
+)
+QUEUED = msgspec.structs.replace(
+    RUNNING,
+    state="queued",
+    attempt=0,
+    step=0,
+    steps=None,
+    phase=None,
+    age_s=None,
+    checkpoint_step=None,
+    heldout_before=None,
+    heldout=None,
+    reward=None,
+    kl=None,
+    tokens_per_second=None,
+)
+LOST = msgspec.structs.replace(
+    RUNNING,
+    state="lost",
+    phase=None,
+    reason="the supervisor is gone without an exit report; last seen 4 min ago",
+    kl=None,
+)
+FAILED = msgspec.structs.replace(RUNNING, state="failed", phase=None, exit=REPORT)
+STOPPED = msgspec.structs.replace(
+    RUNNING,
+    state="stopped",
+    phase=None,
+    checkpoint_step=57,
+    exit=msgspec.structs.replace(
+        REPORT,
+        outcome="stopped",
+        cause="stopped",
+        role="driver",
+        rank=0,
+        message="stopped",
+        hint="",
+        signal=None,
+        exit_code=75,
+        log="",
+        tail=[],
+    ),
+)
+DONE = msgspec.structs.replace(RUNNING, state="done", phase=None, step=200, heldout=0.875)
+SCREENS = {
+    "running": RUNNING,
+    "queued": QUEUED,
+    "lost": LOST,
+    "failed": FAILED,
+    "stopped": STOPPED,
+    "done": DONE,
+}
+
+
+@pytest.mark.parametrize("state", SCREENS)
+def test_status_screen(state: str) -> None:
+    check_golden(f"status/{state}.txt", screens.status_text(SCREENS[state]) + "\n")
+
+
+@pytest.mark.parametrize("state", ["done", "stopped", "failed", "lost"])
+def test_last_words(state: str) -> None:
+    status = SCREENS[state]
+    tail = status.exit.tail if status.exit else []
+    check_golden(f"endings/{state}.txt", "\n".join(ending_lines(status, tail)) + "\n")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_plan_tables(device: str) -> None:
+    plan = a_plan(on_gpu=device == "gpu", name="sums [bold]x[/bold] :smile:")
+    check_golden(f"plans/{device}.txt", plan_text(plan))
+
+
+def test_one_line_per_step_shows_what_was_measured() -> None:
+    line = screens.metrics_line(train_row(10, loss=-0.012345, kl=None), 200)
+    assert line == "step 10/200  loss -0.01235  reward 0.25  KL -  grad norm 1.5"
+
+
+def test_time_left_follows_the_last_steps() -> None:
+    rows = [train_row(step) for step in range(1, 101)]
+    assert screens.time_left(rows, 200) == 200.0
+    assert screens.time_left(rows[:1], 200) is None
+    for row in rows[-screens.RATE_ROWS :]:
+        row["time"] = 2e6 + 10.0 * row["step"]
+    assert screens.time_left(rows, 200) == 1000.0
+    assert screens.bar_figures(RUNNING, rows).endswith("900 tokens/s  17 min left")

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from hpcflow.launch.batch_script import node_needs, render
+from hpcflow.plan.build import build
+from hpcflow.rundir import RunDir
+from hpcflow.spec.load import load
+from hpcflow.spec.run import RunSpec
+from tests.support.specs import SPEC, tiny_spec, write_spec
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "job.sbatch"
+TEMPLATE = Path(__file__).resolve().parents[3] / "sbatch" / "job.sbatch.j2"
+PYTHON = "/opt/my env/bin/python"
+
+SLURM = r"""
+slurm:
+  partition: "a,b"
+  account: "it's \"mine\""
+  qos: high
+  constraint: "h200&nvlink"
+  time_minutes: 90
+  signal_lead_s: 300
+  gpus_per_node: 8
+  gpu_type: h200
+  resources:
+    rollout: {cpus_per_rank: 4, memory_gib_per_rank: 20.5}
+  options:
+    mail-user: someone@example.org
+    exclusive: true
+    nice: 5
+    hold: false
+    comment: 'back\slash # hash'
+  environment:
+    GREETING: "it's \"$HOME\" `id`\nnext line"
+  nccl:
+    NCCL_DEBUG: WARN
+  modules: [cuda/13.0, "odd name;"]
+  container_prefix: [apptainer, exec, --nv, "my image.sif"]
+"""
+
+
+def full_spec(folder: Path) -> RunSpec:
+    """Every key of the slurm table, and a name that needs quotes everywhere."""
+    name = 'name: "it\'s a \\"run\\", n\u00e9 100%"'
+    text = SPEC.replace("name: tiny", name) + SLURM
+    overrides = ["roles.rollout.gpus_per_node=2", "roles.rollout.tensor_parallel=2"]
+    return load(write_spec(folder, text), overrides)
+
+
+def rendered(spec: RunSpec) -> str:
+    run = RunDir(Path("/data/my runs") / spec.name)
+    return render(spec, build(spec), run, python=PYTHON)
+
+
+def test_the_script_is_the_golden_one(tmp_path: Path) -> None:
+    assert rendered(full_spec(tmp_path)) == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_a_plain_spec_asks_for_nothing_that_it_does_not_name(tmp_path: Path) -> None:
+    script = rendered(tiny_spec(tmp_path))
+    for word in ("partition", "account", "qos", "constraint", "gpus", "module", "export"):
+        assert f"--{word}" not in script
+        assert f"{word} " not in script
+    assert "#SBATCH --signal=B:USR2@120\n" in script
+    assert script.endswith(f"exec {shlex.quote(PYTHON)} -m hpcflow.job '/data/my runs/tiny'\n")
+
+
+def test_bash_finds_nothing_to_say_about_the_script(tmp_path: Path) -> None:
+    shellcheck = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    for number, spec in enumerate((full_spec(tmp_path), tiny_spec(tmp_path))):
+        path = tmp_path / f"{number}.sh"
+        path.write_text(rendered(spec), encoding="utf-8")
+        found = subprocess.run([shellcheck, path], capture_output=True, text=True, timeout=60)
+        assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_bash_hands_over_what_the_user_wrote(tmp_path: Path) -> None:
+    script = rendered(full_spec(tmp_path)).replace("\nexec ", "\nprintf '%s\\0' \"$GREETING\" ")
+    script = script.replace("\nmodule load", "\n: module load")
+    environment = {"SLURM_NTASKS": "8", "HOME": "/root"}
+    script += 'printf "%s" "${SLURM_NTASKS-gone}"\n'
+    done = subprocess.run(
+        ["/bin/bash"], input=script, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\0") == [
+        'it\'s "$HOME" `id`\nnext line',
+        *("apptainer", "exec", "--nv", "my image.sif", PYTHON, "-m", "hpcflow.job"),
+        '/data/my runs/it\'s a "run", n\u00e9 100%',
+        "gone",
+    ]
+
+
+def test_a_node_is_asked_for_what_its_ranks_and_the_driver_need(tmp_path: Path) -> None:
+    spec = full_spec(tmp_path)
+    needs = node_needs(spec, build(spec))
+    assert needs.cpus == 4 + 4 + 1
+    assert needs.memory_mib == (4 * 4 + 20.5 + 4) * 1024
+    assert needs.gpus == "h200:2"
+
+
+def test_the_template_stays_small() -> None:
+    assert len(TEMPLATE.read_text(encoding="utf-8").splitlines()) < 60
