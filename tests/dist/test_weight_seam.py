@@ -1,0 +1,189 @@
+"""Actor to rollout through the real seam: two ZeRO-3 ranks, one vLLM, gloo between them.
+
+After each update the log-probabilities that vLLM returns are held against the trainer's. The prompt
+is longer than a cache block and repeats, so that a prefix cached under older weights would show.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.distributed import ADDRESS, Spot, run_distributed
+
+pytestmark = pytest.mark.dist
+ACTORS, VERSIONS, TEMPERATURES = 2, 3, (1.0, 0.6)
+PROMPT = [2 + (7 * index) % 120 for index in range(200)]
+TOLERANCE = 1e-4
+MEGABYTE = 2**20
+
+
+def _walk(spot: Spot, folder: str) -> Any:
+    if spot.rank < ACTORS:
+        return _actor(spot)
+    return _rollout(spot, Path(folder))
+
+
+def _actor(spot: Spot) -> dict[str, Any]:
+    from hpcflow.roles.train_engine import TrainEngine
+    from hpcflow.weights.gloo import GlooWeightSender
+    from tests.support import training
+    from tests.support.tiny_model import tiny_model
+
+    board = spot.board()
+    training.join_group(board, rank=spot.rank, world_size=ACTORS)
+    engine = TrainEngine(tiny_model(), training.settings(3, learning_rate=0.02))
+    sender = GlooWeightSender(
+        source=engine, is_sender=spot.rank == 0, bucket_bytes=MEGABYTE // 20, timeout_s=60
+    )
+    if spot.rank == 0:
+        board.set("weights_port", str(sender.listen(ADDRESS)))
+        sender.open(world_size=2)
+    rows = list(range(training.ROWS))[spot.rank :: ACTORS]
+    found: dict[str, Any] = {"reports": [], "differences": [_difference(board, engine, 0)]}
+    found["norms"] = []
+    for version in range(1, VERSIONS + 1):
+        losses = training.micro_losses(engine, rows=rows, microbatches=2, seed=version)
+        found["norms"].append(engine.minimise(losses).grad_norm)
+        found["reports"].append(sender.send(version))
+        found["differences"].append(_difference(board, engine, version))
+    sender.close()
+    return found
+
+
+def _difference(board: Any, engine: Any, version: int) -> float:
+    """Largest difference between the rollout's log-probabilities and ours."""
+    worst = 0.0
+    for row in json.loads(board.get(f"samples_{version}")):
+        tokens = torch.tensor([PROMPT + row["token_ids"]])
+        with torch.no_grad():
+            logits = engine.forward(tokens, torch.tensor([tokens.shape[1]]))[0]
+        logprobs = torch.log_softmax(logits / row["temperature"], -1)[len(PROMPT) - 1 : -1]
+        ours = logprobs.gather(-1, torch.tensor(row["token_ids"])[:, None])[:, 0]
+        worst = max(worst, float((ours - torch.tensor(row["logprobs"])).abs().max()))
+    return worst
+
+
+def _rollout(spot: Spot, folder: Path) -> dict[str, Any]:
+    from hpcflow.roles.rollout_engine import RolloutEngine
+    from tests.support.rollouts import settings
+
+    board = spot.board()
+    engine = RolloutEngine(settings(folder))
+    port = int(board.get("weights_port"))
+    engine.open_weights(ADDRESS, port, first_rank=1, world_size=2, timeout_s=60)
+    versions = []
+    for version in range(VERSIONS + 1):
+        if version:
+            engine.receive_weights(version)
+        samples = _samples(engine)
+        versions.append({sample["version"] for sample in samples})
+        board.set(f"samples_{version}", json.dumps(samples))
+    found = {"versions": versions, "contract": _contract_of_generate(engine)}
+    found["refusal"] = _push_a_wrong_shape(engine)
+    engine.close()
+    return found
+
+
+def _samples(engine: Any) -> list[dict[str, Any]]:
+    from hpcflow.roles.rollout_engine import SampleRequest
+
+    requests = [
+        SampleRequest(PROMPT, max_new_tokens=16, temperature=temperature, seed=seed)
+        for temperature in TEMPERATURES
+        for seed in range(2)
+    ]
+    return [
+        {
+            "token_ids": sample.token_ids,
+            "logprobs": sample.logprobs,
+            "temperature": request.temperature,
+            "version": sample.weights_version,
+        }
+        for request, sample in zip(requests, engine.generate(requests), strict=True)
+    ]
+
+
+def _contract_of_generate(engine: Any) -> dict[str, Any]:
+    from hpcflow.roles.rollout_engine import SampleRequest
+
+    def draw(**changes: Any) -> Any:
+        fields: dict[str, Any] = {"prompt_ids": PROMPT, "max_new_tokens": 8, "temperature": 1.0, "seed": 7}
+        return SampleRequest(**(fields | changes))
+
+    first, again, other, greedy, greedy2 = engine.generate(
+        [draw(), draw(), draw(seed=8), draw(temperature=0.0), draw(temperature=0.0, seed=9)]
+    )
+    [stopped] = engine.generate([draw(stop_token_ids=[first.token_ids[3]])])
+    return {
+        "seed_repeats": first == again,
+        "seed_matters": first.token_ids != other.token_ids,
+        "greedy_repeats": greedy == greedy2,
+        "length": (len(first.token_ids), first.finish_reason),
+        "stopped": (first.token_ids, stopped.token_ids, stopped.finish_reason),
+        "none": engine.generate([]),
+    }
+
+
+def _push_a_wrong_shape(engine: Any) -> str:
+    from hpcflow.weights.base import WeightTransferError
+    from tests.support.weight_updates import push_update
+
+    engine.close_weights()
+    try:
+        push_update(engine, {"model.norm.weight": torch.zeros(3)}, version=VERSIONS + 1)
+    except WeightTransferError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What both actors and the rollout found over all versions."""
+    from tests.support.tiny_model import make_tiny_model
+
+    folder = make_tiny_model(tmp_path_factory.mktemp("model"))
+    return run_distributed(_walk, ACTORS + 1, arguments=[str(folder)], timeout_s=200)
+
+
+def test_rollout_and_trainer_agree_after_every_update(found: list[Any]) -> None:
+    for actor in found[:ACTORS]:
+        assert len(actor["differences"]) == VERSIONS + 1
+        assert max(actor["differences"]) < TOLERANCE
+        assert min(actor["norms"]) > 0.01
+
+
+def test_every_sample_carries_the_version_it_was_drawn_with(found: list[Any]) -> None:
+    assert found[ACTORS]["versions"] == [{version} for version in range(VERSIONS + 1)]
+
+
+def test_buckets_are_measured_on_full_parameters_under_zero_3(found: list[Any]) -> None:
+    for actor in found[:ACTORS]:
+        for version, report in enumerate(actor["reports"], start=1):
+            assert report.version == version
+            assert report.bytes > 300_000
+            assert report.buckets >= 6
+
+
+def test_samples_keep_the_contract_of_generate(found: list[Any]) -> None:
+    contract = found[ACTORS]["contract"]
+    assert contract["seed_repeats"]
+    assert contract["seed_matters"]
+    assert contract["greedy_repeats"]
+    assert contract["length"] == (8, "length")
+    assert contract["none"] == []
+
+
+def test_a_stop_token_ends_the_sample_and_is_part_of_it(found: list[Any]) -> None:
+    full, stopped, reason = found[ACTORS]["contract"]["stopped"]
+    first_stop = full.index(full[3]) + 1
+    assert stopped == full[:first_stop]
+    assert reason == "stop"
+
+
+def test_a_wrong_shape_is_refused_by_name(found: list[Any]) -> None:
+    assert "the rollout model refused parameter model.norm.weight [3]" in found[ACTORS]["refusal"]
