@@ -9,20 +9,12 @@ each by rename. A part whose stamp matches is left alone: a second run takes no 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
 import json
-import os
-import shutil
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from demo_tasks import TASKS, Problem, Split
-
-STAMP = ".stamp.json"
+from stamped_folder import key_of, make
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,12 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
         make_reward_model(split, policy, folder, seed=seed, plan=RewardTraining(), say=_say)
 
     sources = [Path(__file__), Path(__file__).with_name("demo_tasks.py")]
-    _make(out / "data", _key(sources, task, seed), lambda folder: _write_data(split, folder))
+    make(out / "data", key_of(sources, task, seed), lambda folder: _write_data(split, folder), say=_say)
     sources.append(Path(__file__).with_name("tiny_model.py"))
-    _make(policy, _key(sources, task, seed), write_policy)
+    make(policy, key_of(sources, task, seed), write_policy, say=_say)
     if options.reward_model:
         sources.append(Path(__file__).with_name("tiny_reward_model.py"))
-        _make(out / f"{task}-reward-model", _key(sources, task, seed), write_reward_model)
+        make(out / f"{task}-reward-model", key_of(sources, task, seed), write_reward_model, say=_say)
     return 0
 
 
@@ -62,53 +54,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--task", choices=sorted(TASKS), default="sums", help="kind of problems")
     parser.add_argument("--reward-model", action="store_true", help="also train the reward model")
     return parser.parse_args(arguments)
-
-
-def _make(target: Path, key: str, write: Callable[[Path], None]) -> None:
-    """Fill `target` by `write` unless it is whole and was made under `key`."""
-    if _is_whole(target, key):
-        _say(f"{target}: up to date")
-        return
-    _say(f"{target}: making it")
-    started = time.monotonic()
-    with _replaced(target) as folder:
-        write(folder)
-        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-        (folder / STAMP).write_text(json.dumps({"key": key, "sizes": sizes}), encoding="utf-8")
-    _say(f"{target}: done in {time.monotonic() - started:.0f} s")
-
-
-def _key(sources: list[Path], *parameters: str | int) -> str:
-    """Hash of the parameters and of the code that uses them."""
-    digest = hashlib.sha256(json.dumps(parameters).encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _is_whole(target: Path, key: str) -> bool:
-    try:
-        stamp = json.loads((target / STAMP).read_text(encoding="utf-8"))
-        return stamp["key"] == key and all(
-            (target / name).stat().st_size == size for name, size in stamp["sizes"].items()
-        )
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-@contextlib.contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
-    """Give an empty folder that takes the place of `target` at the end, and is removed on any error."""
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    fresh, old = scratch / "fresh", scratch / "old"
-    try:
-        fresh.mkdir()
-        yield fresh
-        if target.exists():
-            os.replace(target, old)
-        os.replace(fresh, target)
-    finally:
-        shutil.rmtree(scratch)
 
 
 def _write_data(split: Split, folder: Path) -> None:

@@ -41,9 +41,8 @@ CHAT_TEMPLATE = (
 class WarmUp:
     """Supervised training of the model before PPO: it ends early on purpose, at `goal`."""
 
-    goal: float = (
-        0.25  # share of right answers when sampling at temperature 1, on problems of the training split
-    )
+    # Share of right answers when sampling at temperature 1, on problems of the training split.
+    goal: float = 0.2
     learning_rate: float = 3e-3
     batch: int = 256
     ramp_steps: int = 20

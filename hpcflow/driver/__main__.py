@@ -53,7 +53,11 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         trainer = _build(identity, control, stop)
-        trainer.run()
+        try:
+            trainer.run()
+        finally:
+            # The exit report takes its step from the state, of which the last change may be held back.
+            trainer.reporter.close()
     except Stopped as stopped:
         log.info("%s", stopped)
         return EXIT_REQUEUE

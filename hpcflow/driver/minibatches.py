@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcflow.driver.draws import permutation
 from hpcflow.plan.plan import TrainBatching
 from hpcflow.roles.contract import Bools, Ints, Minibatches
 
@@ -24,8 +25,7 @@ class RankShare:
 
 def shuffled(*, samples: int, epochs: int, seed: int, step: int) -> Ints:
     """(epochs, samples) row orders, one permutation per epoch."""
-    generator = np.random.default_rng((seed, step))
-    return np.stack([generator.permutation(samples) for _ in range(epochs)]).astype(np.int64)
+    return np.stack([permutation(samples, f"minibatches {seed} {step} {epoch}") for epoch in range(epochs)])
 
 
 def shares(order: Ints, mask: Bools, batching: TrainBatching, world_size: int) -> list[RankShare]:

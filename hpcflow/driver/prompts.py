@@ -7,7 +7,6 @@ and a resumed run goes on with the very prompt that the straight run would have 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpcflow.driver.draws import permutation, seed_of
 from hpcflow.errors import FirstStepFault
 
 log = logging.getLogger(__name__)
@@ -130,13 +130,8 @@ class HeldOut:
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """A permutation of range(count) that depends on its arguments only.
-
-    Uses numpy's legacy generator, whose stream is frozen: a run may resume under another numpy.
-    """
-    digest = hashlib.blake2b(f"epoch {seed} {epoch}".encode(), digest_size=32).digest()
-    generator = np.random.RandomState(np.frombuffer(digest, dtype="<u4").astype(np.int64))
-    return generator.permutation(count).astype(np.int64)
+    """The order of `count` prompts in one epoch; depends on its arguments only."""
+    return permutation(count, f"epoch {seed} {epoch}")
 
 
 def sample_seed(run_seed: int, step: int, prompt_id: int, sample_index: int) -> int:
@@ -145,5 +140,4 @@ def sample_seed(run_seed: int, step: int, prompt_id: int, sample_index: int) -> 
     `sample_index` must tell apart samples of one prompt within a step, also when a small file gives a
     step the same prompt twice.
     """
-    key = f"sample {run_seed} {step} {prompt_id} {sample_index}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little") & 0x7FFFFFFF
+    return seed_of(f"sample {run_seed} {step} {prompt_id} {sample_index}")

@@ -81,7 +81,10 @@ class Renderer:
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The text of a response without special tokens, as the reward sees it."""
-        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        # "Cleaning up" would drop blanks that the model did write.
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return text
 
     def render(self, prompt: str | list[dict[str, Any]]) -> Rendered:

@@ -91,7 +91,6 @@ class Reporter:
     def finished(self) -> None:
         """The last step is done and saved."""
         self.state.update(phase="done")
-        self.close()
 
     def close(self) -> None:
         """Write what was held back."""

@@ -56,7 +56,7 @@ def check_engines(plan: Plan, *, version: Callable[[str], str | None] = installe
         )
 
 
-_INSTALL = {"cpu": "tools/setup_env", "gpu": 'pip install "hpcflow[gpu]"'}
+_INSTALL = {"cpu": "tools/setup_env", "gpu": "pip install '.[gpu]'"}
 
 
 def available_gpus(environment: Mapping[str, str] = os.environ) -> int:

@@ -23,6 +23,9 @@ from hpcflow.weights.base import WeightTransferError
 
 FinishReason = Literal["stop", "length"]
 
+# vLLM's own number of tokens that one pass on a CPU takes.
+CPU_TOKENS_PER_PASS = 4096
+
 
 @dataclass(frozen=True)
 class RolloutSettings:
@@ -74,7 +77,11 @@ class RolloutEngine:
 
     def __init__(self, settings: RolloutSettings) -> None:
         self._api = vllm_api.load(
-            vllm_api.environment(address=settings.address, tensor_parallel=settings.tensor_parallel)
+            vllm_api.environment(
+                address=settings.address,
+                tensor_parallel=settings.tensor_parallel,
+                compile_nothing=settings.device == "cpu" and settings.enforce_eager,
+            )
         )
         self._llm = self._api.LLM(**_engine_arguments(settings))
         self.weights_version = 0
@@ -189,6 +196,13 @@ def _engine_arguments(settings: RolloutSettings) -> dict[str, Any]:
         # The cache has its size in bytes; a share of the card would only refuse to start where
         # other roles hold the rest of it.
         arguments["gpu_memory_utilization"] = 0.05
+    else:
+        # Prompts are read whole: vLLM takes back the draw that follows half a prompt by rewinding the
+        # sample's generator, and generators on the CPU cannot be rewound.
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(
+            CPU_TOKENS_PER_PASS, settings.max_model_len, settings.max_sequences
+        )
     return arguments
 
 

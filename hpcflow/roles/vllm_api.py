@@ -113,10 +113,11 @@ def load(environment: Mapping[str, str]) -> VllmApi:
     return VllmApi(version, vllm.LLM, vllm.SamplingParams, inputs.TokensPrompt)
 
 
-def environment(*, address: str, tensor_parallel: int) -> dict[str, str]:
+def environment(*, address: str, tensor_parallel: int, compile_nothing: bool = False) -> dict[str, str]:
     """What vLLM reads from the environment, for an engine inside this process.
 
-    `address` is where its own groups listen.
+    `address` is where its own groups listen. With `compile_nothing` torch.compile does nothing: vLLM puts it
+    around parts of its sampler even where it is told to run eagerly, and on CPUs that needs a C++ compiler.
     """
     variables = {
         # The engine core runs in our process: one process fewer, and calls are plain calls.
@@ -128,6 +129,8 @@ def environment(*, address: str, tensor_parallel: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
     }
+    if compile_nothing:
+        variables["TORCHDYNAMO_DISABLE"] = "1"
     if tensor_parallel > 1:
         variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     return variables

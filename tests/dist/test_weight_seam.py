@@ -119,6 +119,8 @@ def _contract_of_generate(engine: Any) -> dict[str, Any]:
         [draw(), draw(), draw(seed=8), draw(temperature=0.0), draw(temperature=0.0, seed=9)]
     )
     [stopped] = engine.generate([draw(stop_token_ids=[first.token_ids[3]])])
+    # Together more tokens than one pass takes, with no prefix in common.
+    crowd = engine.generate([draw(prompt_ids=[first_id, *PROMPT]) for first_id in range(2, 26)])
     return {
         "seed_repeats": first == again,
         "seed_matters": first.token_ids != other.token_ids,
@@ -126,6 +128,7 @@ def _contract_of_generate(engine: Any) -> dict[str, Any]:
         "length": (len(first.token_ids), first.finish_reason),
         "stopped": (first.token_ids, stopped.token_ids, stopped.finish_reason),
         "none": engine.generate([]),
+        "crowd": [len(sample.token_ids) for sample in crowd],
     }
 
 
@@ -176,6 +179,10 @@ def test_samples_keep_the_contract_of_generate(found: list[Any]) -> None:
     assert contract["greedy_repeats"]
     assert contract["length"] == (8, "length")
     assert contract["none"] == []
+
+
+def test_more_prompt_tokens_than_one_pass_takes_are_answered_in_several(found: list[Any]) -> None:
+    assert found[ACTORS]["contract"]["crowd"] == [8] * 24
 
 
 def test_a_stop_token_ends_the_sample_and_is_part_of_it(found: list[Any]) -> None:

@@ -16,5 +16,5 @@ def settings(folder: Path) -> RolloutSettings:
         seed=0,
         max_model_len=256,
         kv_cache_bytes=64 * 2**20,
-        max_sequences=16,
+        max_sequences=32,
     )

@@ -54,6 +54,12 @@ def test_the_engine_stays_in_this_process_and_on_its_address() -> None:
     assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert variables["VLLM_HOST_IP"] == "10.0.0.7"
     assert variables["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert "TORCHDYNAMO_DISABLE" not in variables
+
+
+def test_where_nothing_is_compiled_no_compiler_is_needed() -> None:
+    variables = vllm_api.environment(address="10.0.0.7", tensor_parallel=1, compile_nothing=True)
+    assert variables["TORCHDYNAMO_DISABLE"] == "1"
 
 
 def test_what_the_user_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,113 @@
+"""Bad input that only the job itself can find: it ends with a report, and `--follow` and `status` show it.
+
+Faults of the first step are found while the engines are still loading.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcflow.observe.exit_report import ExitReport
+from tests.support.real_runs import CONFIG, REPOSITORY, RealRun, Site, arguments, said_by
+from tests.support.short_runs import SETTINGS, Killed
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+
+
+def failed(site: Site, name: str, overrides: list[str]) -> tuple[RealRun, ExitReport]:
+    """Follow a run to its failure."""
+    real = site.run_of(name)
+    with site.following(*arguments(CONFIG, name, overrides)) as follower:
+        printed = said_by(follower)
+    assert follower.returncode == 3, printed
+    report = real.ended()
+    assert report.outcome == "failed"
+    assert real.left() == []
+    status = site.hpcflow("status", str(real.run.path))
+    assert status.returncode == 0
+    for text in (printed, status.stdout):
+        assert "failed" in text
+        assert report.message in text
+    return real, report
+
+
+def unimportable_reward(folder: Path, model: Path) -> list[str]:
+    file = folder / "reward.py"
+    file.write_text(
+        "import a_module_that_is_not_there\n\n\ndef score(prompt, response, row):\n    return 1.0\n"
+    )
+    return [f"roles.reward.function={file}:score"]
+
+
+def long_prompts(folder: Path, model: Path) -> list[str]:
+    return ["data.max_prompt_tokens=3"]
+
+
+def no_chat_template(folder: Path, model: Path) -> list[str]:
+    plain = folder / "model"
+    shutil.copytree(model, plain)
+    (plain / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((plain / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (plain / "tokenizer_config.json").write_text(json.dumps(config))
+    return [f"model.path={plain}", "data.chat_template=true"]
+
+
+@pytest.mark.parametrize(
+    ("make", "cause", "role", "message"),
+    [
+        (unimportable_reward, "spec", "reward", "No module named 'a_module_that_is_not_there'"),
+        (long_prompts, "data", "driver", "prompts are longer than data.max_prompt_tokens (3)"),
+        (no_chat_template, "spec", "driver", "chat template"),
+    ],
+)
+def test_a_fault_of_the_first_step_ends_the_run_before_the_engines_are_up(
+    site: Site,
+    demo: Path,
+    tmp_path: Path,
+    make: Callable[[Path, Path], list[str]],
+    cause: str,
+    role: str,
+    message: str,
+) -> None:
+    overrides = make(tmp_path, demo / "sums-model")
+    real, report = failed(site, make.__name__, overrides)
+    assert (report.cause, report.role) == (cause, role)
+    assert message in report.message
+    endpoints = real.run.attempt(1).endpoints_json
+    ready = json.loads(endpoints.read_text()) if endpoints.exists() else {}
+    assert "rollout" not in ready, "the run did not wait for the engines"
+    assert real.written() == []
+
+
+def test_rewards_that_fail_for_some_samples_are_counted_and_the_run_goes_on(straight: Killed) -> None:
+    rows = straight.real.rows()
+    assert sum(row["faulty_samples"] for row in rows) > 0
+    for row in rows:
+        assert row["samples"] == 32 - row["faulty_samples"]
+        assert row["skipped"] == 0
+        assert row["reward"] is not None
+    log = straight.real.run.attempt(1).log("driver", 0).read_text()
+    assert "ValueError: no opinion on" in log
+    assert "returned nan, which is not finite" in log
+
+
+def test_rewards_that_fail_for_most_samples_end_the_run(site: Site) -> None:
+    function = REPOSITORY / "tests" / "support" / "sometimes_faulty.py"
+    overrides = [
+        *SETTINGS,
+        f"roles.reward.function={function}:mostly",
+        "roles.reward.timeout_s=0.5",
+        "health.max_faulty_rewards=0.25",
+    ]
+    real, report = failed(site, "mostly-faulty", overrides)
+    assert (report.cause, report.role) == ("reward_faults", "reward")
+    assert "of 32 samples could not be scored, above the limit of 25%" in report.message
+    assert "health.max_faulty_rewards" in report.message
+    assert real.written() == []
+    assert real.rows("heldout")[0]["faulty_samples"] > 0
