@@ -6,9 +6,7 @@
     |   |-- SpecErrors           all faults of one spec
     |   |-- DataError            a data file, with its line
     |   `-- RunDirError          the run folder holds another run, or is no run folder
-    |-- RunFailed            3   the run ended with a fault (see exit.json)
     |-- ClusterError         4   Slurm or the cluster refused or did not answer
-    |-- Interrupted        130   the user pressed Ctrl-C
     `-- JobFault             3   inside the job: carries cause, role and rank
         |-- RpcError             a call failed or timed out
         `-- FirstStepFault       spec or data fault that only the job's first step can find
@@ -77,22 +75,10 @@ class RunDirError(UserError):
     """A folder that is no run folder, or holds another run."""
 
 
-class RunFailed(HpcflowError):
-    """The run ended with a fault; exit.json has the details."""
-
-    exit_code = EXIT_FAILED
-
-
 class ClusterError(HpcflowError):
     """Slurm or the cluster refused or did not answer."""
 
     exit_code = EXIT_CLUSTER
-
-
-class Interrupted(HpcflowError):
-    """The user pressed Ctrl-C."""
-
-    exit_code = EXIT_INTERRUPTED
 
 
 class JobFault(HpcflowError):

@@ -2,7 +2,7 @@
 
 RUN/spec.json plan.json job.json         written at submission
 RUN/state.json metrics.jsonl             written by the driver
-RUN/checkpoints/step_00000020/           valid once manifest.json is in it
+RUN/checkpoints/step_00000020/           valid once its manifest is in it (MANIFEST)
 RUN/attempt_1/supervisor.json endpoints.json exit.json    written by the supervisor
 RUN/attempt_1/logs/actor.0.log           standard output and error of one rank
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+MANIFEST = "manifest.json"
 
 _ATTEMPT = re.compile(r"attempt_([1-9][0-9]*)")
 _STEP = re.compile(r"step_([0-9]{8})")

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blind_reward import mark_heldout
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = REPOSITORY / "configs" / "ppo.yaml"
-RANDOM_REWARD = REPOSITORY / "configs" / "rewards" / "random_reward.py"
+BLIND_REWARD = REPOSITORY / "tools" / "blind_reward.py"
 LEARNS, RISES_BY_CHANCE = 0.30, 0.05
 POLL_S = 1.0
 
@@ -49,7 +51,7 @@ LOSSES = "hpcflow/algorithms/losses.py"
 ADVANTAGES = "advantages_BT = select(advantages_BT.detach(), mask_BT)"
 CASES = {
     "ppo": Case(learns=True),
-    "random-reward": Case(learns=False, overrides=(f"roles.reward.function={RANDOM_REWARD}:score",)),
+    "random-reward": Case(learns=False, overrides=(f"roles.reward.function={BLIND_REWARD}:score",)),
     "frozen-actor": Case(learns=False, overrides=("roles.actor.optimizer.learning_rate=0.0", "steps=20")),
     "wrong-sign": Case(
         learns=False,
@@ -97,7 +99,8 @@ def _line(seed: int, name: str, before: float, after: float, as_expected: bool) 
 
 def _of_seed(seed: int, demo: Path) -> list[str]:
     data = demo / "data"
-    files = [f"data.train={data / 'train.jsonl'}", f"data.heldout={data / 'heldout.jsonl'}"]
+    heldout = mark_heldout(data / "heldout.jsonl", demo / "heldout.jsonl")
+    files = [f"data.train={data / 'train.jsonl'}", f"data.heldout={heldout}"]
     return [f"seed={seed}", f"model.path={demo / 'sums-model'}", *files, "evaluation.prompts=492"]
 
 

@@ -6,6 +6,7 @@ Lists every file with its size and checksum, and holds the driver's state, so th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any
 import msgspec
 
 from hpcflow import atomic
+from hpcflow.rundir import MANIFEST
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ class Manifest:
 
 
 def publish(folder: Path, *, step: int, attempt: int, driver: dict[str, Any]) -> Manifest:
-    """Commit what lies in `folder`; durable once this returns."""
+    """Commit what lies in `folder`; durable, with all its files, once this returns."""
     files = tuple(_entry(folder, path) for path in _files(folder))
+    for below in (path for path in folder.rglob("*") if path.is_dir()):
+        atomic.sync_folder(below)
     manifest = Manifest(FORMAT, step, attempt, driver, files)
     atomic.write_json(folder / MANIFEST, msgspec.to_builtins(manifest))
     atomic.sync_folder(folder.parent)
@@ -76,4 +79,5 @@ def _files(folder: Path) -> Iterator[Path]:
 def _entry(folder: Path, path: Path) -> FileEntry:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        os.fsync(file.fileno())  # its writer, an engine, leaves that to the kernel
     return FileEntry(str(path.relative_to(folder)), path.stat().st_size, digest.hexdigest())

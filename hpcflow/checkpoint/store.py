@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcflow.checkpoint import manifest as manifests
 from hpcflow.checkpoint.manifest import Manifest
-from hpcflow.rundir import RunDir
+from hpcflow.rundir import MANIFEST, RunDir
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,10 @@ class CheckpointStore:
         manifests.publish(folder, step=step, attempt=attempt, driver=driver)
         complete = [number for number in self.run.checkpoint_steps() if self.complete(number)]
         for number in complete[: -self.keep]:
-            shutil.rmtree(self.run.checkpoint(number))
+            old = self.run.checkpoint(number)
+            # Without it a checkpoint that is half removed is none.
+            (old / MANIFEST).unlink()
+            shutil.rmtree(old)
 
     def complete(self, step: int) -> Found | None:
         """The checkpoint of one step, if all of it is there."""

@@ -35,7 +35,7 @@ class Experience:
         return torch.from_numpy(self.batch.mask)
 
     def check(self) -> None:
-        """Shapes, and finiteness where it counts; a violation is a bug of ours."""
+        """Shapes; a violation is a bug of ours. Numbers that are not finite are for the engines to skip."""
         rows, width = self.batch.tokens.shape
         assert self.batch.mask.shape == (rows, width)
         assert self.scores_B.shape == (rows,)

@@ -65,9 +65,11 @@ class Trainer:
         if self.done == 0:
             self._evaluate()
         while self.done < self.spec.steps:
-            if self.stop.requested or not self._train():
+            if self.stop.requested() or not self._train():
                 self._save()
                 raise Stopped(f"stopped after step {self.done} ({self.stop.reason})")
+            if self.stop.requested() and self.done < self.spec.steps:
+                continue  # the time that is left is for the checkpoint
             if self._due(self.spec.evaluation.every_steps):
                 self._evaluate()
             if self._due(self.spec.checkpoint.every_steps):
@@ -80,14 +82,14 @@ class Trainer:
         self.reporter.phase("generate", step)
         prompts = self.stream.next(self.spec.algorithm.prompts_per_step)
         experience: Experience = self.collector.collect(step, prompts, clock)
-        if self.stop.requested:
+        if self.stop.requested():
             return False
         self.reporter.phase("update", step)
         learned = self.learner.learn(step, experience, self.kl, clock)
         self.weights.publish(step, clock)
-        self.kl = self.kl.updated(learned.kl, self.learner.batching.samples_per_step)
         self.done, self.position = step, self.stream.state()
         self.reporter.trained(step, experience, learned, self.kl.beta, clock)
+        self.kl = self.kl.updated(learned.kl, self.learner.batching.samples_per_step)
         return True
 
     def _due(self, every: int) -> bool:
@@ -133,5 +135,5 @@ class Trainer:
         self.done, self.position = found.manifest.step, driver["position"]
         self.stream.load_state(self.position)
         self.kl = self.kl.load(driver["kl"])
-        self.reporter.remember(driver["reporter"])
+        self.reporter.remember(self.done, driver["reporter"])
         log.info("resumed from %s at step %d", found.folder, self.done)

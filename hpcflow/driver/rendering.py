@@ -31,8 +31,8 @@ class Rendered:
 class Renderer:
     """Renders prompts with one tokenizer, with its chat template or as plain text."""
 
-    def __init__(self, tokenizer: Any, *, chat_template: bool) -> None:  # noqa: ANN401
-        """`tokenizer` is a transformers tokenizer.
+    def __init__(self, tokenizer: Any, *, chat_template: bool, vocabulary: int) -> None:  # noqa: ANN401
+        """`tokenizer` is a transformers tokenizer; the model knows the ids below `vocabulary`.
 
         Raises:
             FirstStepFault: (cause `spec`) a chat template is asked for and the tokenizer has none.
@@ -46,38 +46,29 @@ class Renderer:
             )
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._vocabulary = vocabulary
 
     @classmethod
     def load(cls, folder: str, *, chat_template: bool) -> Renderer:
-        """With the tokenizer in `folder`.
+        """With the tokenizer and the model's config in `folder`.
 
         Raises:
-            FirstStepFault: (cause `spec`) no tokenizer can be loaded, or it lacks the chat template.
+            FirstStepFault: (cause `spec`) one of them cannot be loaded, or the chat template is missing.
         """
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         try:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())
             raise FirstStepFault(
-                f"model.path {folder}: no tokenizer can be loaded: {reason}",
+                f"model.path {folder}: config or tokenizer cannot be loaded: {reason}",
                 cause="spec",
                 role="driver",
                 hint="the folder must hold the tokenizer's files (tokenizer.json) beside the config",
             ) from error
-        return cls(tokenizer, chat_template=chat_template)
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids that the tokenizer can produce, added tokens included."""
-        return len(self._tokenizer)
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The id that ends a text, if the tokenizer has one."""
-        eos: int | None = self._tokenizer.eos_token_id
-        return eos
+        return cls(tokenizer, chat_template=chat_template, vocabulary=config.vocab_size)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The text of a response without special tokens, as the reward sees it."""
@@ -92,6 +83,7 @@ class Renderer:
 
         Raises:
             UnusablePrompt: the chat template refuses it, or nothing is left to answer.
+            FirstStepFault: (cause `spec`) the model does not know one of its token ids.
         """
         text = self._apply_template(prompt) if self._chat_template else prompt
         assert isinstance(text, str), "rows holds back messages where there is no chat template"
@@ -100,6 +92,15 @@ class Renderer:
         token_ids = tuple(self._without_closing_eos(text, ids))
         if not token_ids:
             raise UnusablePrompt("the prompt has no tokens")
+        # Ids of prompts, not the size of the tokenizer: some have added tokens that no prompt uses.
+        if max(token_ids) >= self._vocabulary:
+            raise FirstStepFault(
+                f"the tokenizer gives id {max(token_ids)}, but the model's vocabulary has "
+                f"{self._vocabulary} tokens",
+                cause="spec",
+                role="driver",
+                hint="model.path must hold the tokenizer that its model was trained with",
+            )
         return Rendered(text=text, token_ids=token_ids)
 
     def _apply_template(self, prompt: str | list[dict[str, Any]]) -> str:

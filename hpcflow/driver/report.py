@@ -6,6 +6,7 @@ Reads nothing back but its own memory of a checkpoint. Rows are written once a s
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Reporter:
-    """Writes metrics.jsonl and state.json; counts training steps in a row that were skipped."""
+    """Writes metrics.jsonl and state.json; counts steps in a row with skipped optimizer steps."""
 
     metrics: MetricsWriter
     state: StateFile
@@ -48,7 +49,7 @@ class Reporter:
         """A step is whole.
 
         Raises:
-            JobFault: too many steps in a row trained nothing, because gradients were not finite.
+            JobFault: the KL is not finite, or in too many steps in a row some gradients were not.
         """
         seconds = clock.seconds()
         tokens = int(experience.mask_BT.sum())
@@ -65,6 +66,7 @@ class Reporter:
         }
         self._write("train", step, row)
         self.state.update(step=step)
+        _check_kl(step, learned)
         self._check_skipped(step, learned)
 
     def evaluated(self, step: int, result: HeldOutResult, clock: StepClock) -> None:
@@ -105,10 +107,15 @@ class Reporter:
             "heldout": self.state.state.heldout,
         }
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Take over from the attempt that saved."""
+    def remember(self, step: int, memory: dict[str, Any]) -> None:
+        """Take over from the attempt that saved after `step`."""
         self.skipped_streak = memory["skipped_streak"]
-        self.state.update(heldout_before=memory["heldout_before"], heldout=memory["heldout"])
+        self.state.update(
+            step=step,
+            checkpoint_step=step,
+            heldout_before=memory["heldout_before"],
+            heldout=memory["heldout"],
+        )
 
     def _write(self, kind: str, step: int, row: dict[str, Any]) -> None:
         head = {"kind": kind, "attempt": self.attempt, "step": step, "time": time.time()}
@@ -126,6 +133,16 @@ class Reporter:
                 role=role,
                 hint="lower the learning rate, or look for scores out of range in metrics.jsonl",
             )
+
+
+def _check_kl(step: int, learned: Learned) -> None:
+    if not math.isfinite(learned.kl):
+        raise JobFault(
+            f"the KL to the reference is {learned.kl} at step {step}: the policy is no longer a distribution",
+            cause="non_finite",
+            role="actor",
+            hint="resume from the last checkpoint with a lower learning rate",
+        )
 
 
 def _sample_figures(experience: Experience) -> dict[str, Any]:

@@ -26,7 +26,6 @@ class StopRequest:
         self.reason = f"signal {signum}"
         self._event.set()
 
-    @property
     def requested(self) -> bool:
         """True from the first request on."""
         return self._event.is_set()

@@ -28,13 +28,14 @@ from hpcflow.observe.exit_report import Outcome
 class Limits:
     """Times in seconds: to get ready, to stop, how long TERM explains deaths, then the last stages.
 
-    `end_s` is from TERM to KILL after a failure, `leave_s` the time that released roles have.
+    `silent_s` is how old the last heartbeat may be, `end_s` is from TERM to KILL after a failure, `leave_s`
+    the time that released roles have.
     """
 
     start_s: float
     stop_s: float
     preemption_s: float
-    silent_s: float = 120.0
+    silent_s: float
     settle_s: float = 1.0
     end_s: float = 2.5
     leave_s: float = 10.0

@@ -42,6 +42,9 @@ from hpcflow.spec.run import RunSpec
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
+# A process is silent after so long, and never before it has missed so many beats.
+_SILENT_S = 120.0
+_SILENT_BEATS = 4
 _LOCAL_ADDRESS = "127.0.0.1"
 
 
@@ -115,7 +118,12 @@ class Supervisor:
         roles = [member for member, _, _ in commands.ranks(plan)]
         self._desk = Desk(roles, self._control.answer)
         lead_s = float(spec.slurm.signal_lead_s)
-        limits = Limits(spec.health.start_timeout_s, stop_s=lead_s, preemption_s=lead_s)
+        limits = Limits(
+            spec.health.start_timeout_s,
+            stop_s=lead_s,
+            preemption_s=lead_s,
+            silent_s=max(_SILENT_S, _SILENT_BEATS * spec.health.heartbeat_s),
+        )
         self._machine = Machine(roles, limits, time.monotonic())
         self._poller = zmq.Poller()
         self._poller.register(self._control.socket, zmq.POLLIN)

@@ -196,9 +196,11 @@ def _alone(run: RunDir) -> Iterator[None]:
     """One resume of a run at a time."""
     handle = os.open(run.path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = f"see how far it is:  hpcflow status {run.path}"
+            raise UserError(f"{run.name} is being resumed by another command", hint=hint) from error
         yield
-    except BlockingIOError as error:
-        raise UserError(f"{run.name} is being resumed by another command") from error
     finally:
         os.close(handle)

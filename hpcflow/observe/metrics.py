@@ -4,8 +4,8 @@ Rows of a killed attempt stay where they are: a resumed run repeats some steps, 
 of a step. A reader never waits for the writer; it leaves an unfinished last line for its next look.
 Never holds spec, plan or secrets.
 
-Row: `kind` ("train" or "heldout"), `attempt`, `step`, `time` (seconds since the epoch), then figures. A
-figure is null where it was not measured or is no finite number.
+Row: `kind` ("train", "heldout" or "save"), `attempt`, `step`, `time` (seconds since the epoch), then figures.
+A figure is null where it was not measured or is no finite number.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hpcflow.observe.job import JobRecord, read_job, read_supervisor
 from hpcflow.observe.metrics import figure, latest_row
 from hpcflow.observe.processes import Liveness, ProcessMark
 from hpcflow.observe.state import read_state
-from hpcflow.rundir import AttemptDir, RunDir
+from hpcflow.rundir import MANIFEST, AttemptDir, RunDir
 
 # Without a look at the process itself, files older than this say nothing about now.
 FRESH_S = 60.0
@@ -70,7 +70,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def newest_checkpoint(run: RunDir) -> int | None:
     """Step of the newest checkpoint that is complete: its manifest is in place."""
-    complete = [step for step in run.checkpoint_steps() if (run.checkpoint(step) / "manifest.json").exists()]
+    complete = [step for step in run.checkpoint_steps() if (run.checkpoint(step) / MANIFEST).exists()]
     return complete[-1] if complete else None
 
 

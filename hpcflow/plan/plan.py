@@ -106,10 +106,6 @@ class Plan:
                 return role
         raise KeyError(name)
 
-    def has(self, name: RoleName) -> bool:
-        """Whether the run has this role."""
-        return any(role.role == name for role in self.roles)
-
     def save(self, path: Path) -> None:
         """Publish as JSON."""
         atomic.write_json(path, msgspec.to_builtins(self))

@@ -28,6 +28,7 @@ from hpcflow.roles.models import causal_lm
 from hpcflow.roles.setting import RoleSetting
 from hpcflow.roles.train_engine import TrainEngine
 from hpcflow.roles.trained import Sums, Update, load_trained, save_trained, train_settings
+from hpcflow.weights.base import WeightSender
 from hpcflow.weights.gloo import GlooWeightSender
 
 
@@ -51,7 +52,7 @@ class ActorRole:
             train_settings(spec.roles.actor, setting.plan.batching.actor, setting),
         )
         self._update = Update(self._engine, spec.roles.actor.microbatch_per_gpu, setting.device)
-        self._sender = GlooWeightSender(
+        self._sender: WeightSender = GlooWeightSender(
             source=self._engine,
             is_sender=setting.identity.rank == 0,
             bucket_bytes=spec.communication.weight_bucket_mib * 2**20,

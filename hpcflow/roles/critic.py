@@ -17,7 +17,7 @@ from hpcflow.roles.contract import (
     UpdateReport,
     Values,
 )
-from hpcflow.roles.models import value_model
+from hpcflow.roles.models import refuse_other_vocabulary, value_model, vocabulary
 from hpcflow.roles.setting import RoleSetting
 from hpcflow.roles.train_engine import TrainEngine
 from hpcflow.roles.trained import Sums, Update, load_trained, save_trained, train_settings
@@ -28,6 +28,9 @@ class CriticRole:
 
     def __init__(self, setting: RoleSetting) -> None:
         spec, critic = setting.spec, setting.spec.roles.critic
+        if critic.model is not None:
+            policy = vocabulary(Path(spec.model.path))
+            refuse_other_vocabulary("roles.critic.model", Path(critic.model), role="critic", policy=policy)
         setting.join_group()
         self._setting = setting
         self._ppo = ppo_of(spec.algorithm)

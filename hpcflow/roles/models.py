@@ -80,6 +80,29 @@ def reward_model(
     return _build(AutoModelForSequenceClassification, folder, how)[0]
 
 
+def vocabulary(folder: Path) -> int:
+    """Number of token ids that the model of `folder` knows."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    return int(config.get_text_config().vocab_size)
+
+
+def refuse_other_vocabulary(key: str, folder: Path, *, role: str, policy: int) -> None:
+    """A model that reads the policy's token ids must give them the same meaning.
+
+    Raises:
+        FirstStepFault: (cause `spec`) the model of `folder`, named by `key` of the spec, does not know
+            just as many ids as the policy, `policy`.
+    """
+    own = vocabulary(folder)
+    if own != policy:
+        raise FirstStepFault(
+            f"{key} {folder}: its vocabulary has {own} tokens, the policy's has {policy}",
+            cause="spec",
+            role=role,
+            hint="it reads the policy's token ids: name a model that shares the policy's tokenizer",
+        )
+
+
 def quiet() -> None:
     """Silence progress bars and load reports of the libraries; their warnings and errors stay."""
     transformers_logging.disable_progress_bar()

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from transformers import AutoConfig
 
-from hpcflow.errors import FirstStepFault
 from hpcflow.roles import models
 from hpcflow.roles.contract import ScoreRequest, Scores
 from hpcflow.roles.setting import RoleSetting
@@ -37,15 +35,7 @@ class ModelRewardRole:
             FirstStepFault: (cause `spec`) its vocabulary is not the policy's `vocabulary` tokens, so the
                 policy's token ids would mean something else to it.
         """
-        own = AutoConfig.from_pretrained(folder, local_files_only=True).vocab_size
-        if own != vocabulary:
-            raise FirstStepFault(
-                f"roles.reward.model {folder}: its vocabulary has {own} tokens, "
-                f"the policy's has {vocabulary}",
-                cause="spec",
-                role="reward",
-                hint="a reward model reads the policy's token ids: it must share its tokenizer",
-            )
+        models.refuse_other_vocabulary("roles.reward.model", Path(folder), role="reward", policy=vocabulary)
         self._model = models.reward_model(Path(folder), dtype=dtype, device=device).eval()
         self._device = device
         self._microbatch = microbatch
@@ -57,13 +47,12 @@ class ModelRewardRole:
         spec = setting.spec
         wanted = spec.roles.reward
         assert isinstance(wanted, ModelReward)
-        policy = AutoConfig.from_pretrained(spec.model.path, local_files_only=True)
         return cls(
             wanted.model,
             dtype=spec.model.dtype,
             device=setting.device,
             microbatch=wanted.microbatch_per_gpu,
-            vocabulary=policy.vocab_size,
+            vocabulary=models.vocabulary(Path(spec.model.path)),
         )
 
     def score(self, request: ScoreRequest) -> Scores:

@@ -20,8 +20,10 @@ from hpcflow.roles.contract import (
 )
 from hpcflow.roles.rollout_engine import RolloutEngine, RolloutSettings, SampleRequest
 from hpcflow.roles.setting import RoleSetting
+from hpcflow.weights.base import WeightReceiver
+from hpcflow.weights.gloo import BACKEND
 
-WEIGHT_BACKENDS = {"gloo": "hpcflow_gloo"}
+WEIGHT_BACKENDS = {"gloo": BACKEND}
 
 
 class RolloutRole:
@@ -47,6 +49,7 @@ class RolloutRole:
                 address=setting.identity.address,
             )
         )
+        self._weights: WeightReceiver = self._engine
 
     def generate(self, request: GenerateRequest) -> Samples:
         """See the contract."""
@@ -74,7 +77,7 @@ class RolloutRole:
 
     def open_weights(self, request: WeightsOpen) -> Empty:
         """See the contract."""
-        self._engine.open_weights(
+        self._weights.open_weights(
             request.address,
             request.port,
             first_rank=request.rank,
@@ -85,7 +88,7 @@ class RolloutRole:
 
     def receive_weights(self, request: WeightsVersion) -> Empty:
         """See the contract."""
-        self._engine.receive_weights(request.version)
+        self._weights.receive_weights(request.version)
         return Empty()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 from hpcflow.roles import vllm_api
 from hpcflow.weights.base import WeightTransferError
+from hpcflow.weights.gloo import BACKEND
 
 FinishReason = Literal["stop", "length"]
 
@@ -40,7 +41,7 @@ class RolloutSettings:
     tensor_parallel: int = 1
     enforce_eager: bool = True
     max_sequences: int = 256
-    weight_backend: str | None = "hpcflow_gloo"
+    weight_backend: str | None = BACKEND
     random_weights: bool = False
     address: str = "127.0.0.1"
 

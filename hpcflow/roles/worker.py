@@ -61,9 +61,9 @@ def _serve(setting: RoleSetting, released: threading.Event) -> None:
     os.environ.setdefault("DS_ACCELERATOR", setting.device)
     implementation, close = _build(setting)
     try:
-        server = Server(setting.identity.address, setting.identity.token)
-        setting.control.ready(server.endpoint, contract.CONTRACT_VERSION)
-        server.serve(CONTRACTS[setting.role], implementation, stop=released)
+        with Server(setting.identity.address, setting.identity.token) as server:
+            setting.control.ready(server.endpoint, contract.CONTRACT_VERSION)
+            server.serve(CONTRACTS[setting.role], implementation, stop=released)
     finally:
         close()
 
@@ -99,7 +99,11 @@ def _build_reward(setting: RoleSetting) -> tuple[object, Callable[[], None]]:
             from hpcflow.roles.reward import FunctionRewardRole
 
             function = FunctionRewardRole(
-                wanted.function, timeout_s=wanted.timeout_s, processes=wanted.processes
+                wanted.function,
+                timeout_s=wanted.timeout_s,
+                processes=wanted.processes,
+                # Less than the whole time to get ready, so that the fault names the function.
+                start_timeout_s=0.8 * setting.spec.health.start_timeout_s,
             )
             return function, function.close
         case ModelReward():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -45,8 +45,10 @@ _OURS = frozenset(
         *("parsable", "test-only", "wait", "wrap"),
     }
 )
-# Variables that the supervisor gives to every process.
-_OUR_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
+# Variables that the processes of a run get from the plan and from their rendezvous.
+_OUR_VARIABLES = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
 
 
 class RoleResources(Model):
@@ -78,7 +80,7 @@ class Resources(Model):
 
 
 class Slurm(Model):
-    """Options of the Slurm job; the local executor uses `environment`, `nccl`, cores and GPUs only.
+    """Options of the Slurm job; a local run uses `environment`, `nccl`, `signal_lead_s`, cores and GPUs only.
 
     `gpus_per_node` is what a node has, not what a run takes: roles are placed within it.
     """
@@ -98,7 +100,6 @@ class Slurm(Model):
     nccl: dict[NcclName, str] = Field(default={})
     modules: list[Text] = Field(default=[])
     container_prefix: list[Text] = Field(default=[])
-    shape: Literal["auto"] = "auto"
 
     @model_validator(mode="after")
     def _check(self) -> Slurm:
@@ -111,7 +112,7 @@ class Slurm(Model):
         for table, variables in (("environment", self.environment), ("nccl", self.nccl)):
             for variable, value in variables.items():
                 if variable in _OUR_VARIABLES or variable.startswith(("HPCFLOW_", "SLURM_")):
-                    problem = "this variable is set by the supervisor or by Slurm"
+                    problem = "this variable is set by hpcflow or by Slurm"
                     rules.append(Rule(f"{table}.{variable}", problem))
                 if "\0" in value:
                     rules.append(Rule(f"{table}.{variable}", "must not hold a NUL character"))

@@ -109,6 +109,9 @@ class WeightSource(Protocol):
 class WeightSender(Protocol):
     """The actor's side, one on every rank."""
 
+    def listen(self, address: str) -> int:
+        """Rank 0 binds the group's store on `address`; returns its port for the receivers."""
+
     def open(self, world_size: int) -> None:
         """Meet the receivers: 1 + their number of processes is `world_size`."""
 

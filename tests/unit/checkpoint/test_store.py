@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.checkpoint import manifest
 from hpcflow.checkpoint.store import CheckpointStore
-from hpcflow.rundir import RunDir
+from hpcflow.rundir import MANIFEST, RunDir
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_a_folder_without_manifest_is_no_checkpoint(store: CheckpointStore) -> N
 def test_a_damaged_checkpoint_is_passed_over(store: CheckpointStore, damage: str) -> None:
     save(store, 10)
     folder = save(store, 20)
-    shard, listing = folder / "actor" / "shard", folder / manifest.MANIFEST
+    shard, listing = folder / "actor" / "shard", folder / MANIFEST
     match damage:
         case "cut":
             shard.write_text("wei")

@@ -17,10 +17,11 @@ from hpcflow.driver.rendering import Renderer
 from hpcflow.errors import FirstStepFault
 from hpcflow.spec.run import Data
 from tests.support.specs import tiny_spec
+from tests.support.tiny_model import VOCABULARY, tiny_config
 from tests.support.tiny_tokenizer import CHAT_TEMPLATE, tiny_tokenizer
 
-PLAIN = Renderer(tiny_tokenizer(), chat_template=False)
-CHAT = Renderer(tiny_tokenizer(chat_template=CHAT_TEMPLATE), chat_template=True)
+PLAIN = Renderer(tiny_tokenizer(), chat_template=False, vocabulary=VOCABULARY)
+CHAT = Renderer(tiny_tokenizer(chat_template=CHAT_TEMPLATE), chat_template=True, vocabulary=VOCABULARY)
 
 
 def jsonl(folder: Path, *rows: object) -> Path:
@@ -54,7 +55,7 @@ def test_parquet_rows_are_prompts_too(tmp_path: Path) -> None:
 
 
 def test_special_tokens_that_the_tokenizer_adds_are_used_and_counted(tmp_path: Path) -> None:
-    renderer = Renderer(tiny_tokenizer(bos=True), chat_template=False)
+    renderer = Renderer(tiny_tokenizer(bos=True), chat_template=False, vocabulary=VOCABULARY)
     path = jsonl(tmp_path, {"prompt": "1234567"}, {"prompt": "12345678"})
     (only,) = read(path, renderer)
     assert only.token_ids[0] == 2
@@ -62,9 +63,8 @@ def test_special_tokens_that_the_tokenizer_adds_are_used_and_counted(tmp_path: P
 
 
 def test_an_end_of_text_that_the_tokenizer_adds_is_left_out() -> None:
-    renderer = Renderer(tiny_tokenizer(closing_eos=True), chat_template=False)
+    renderer = Renderer(tiny_tokenizer(closing_eos=True), chat_template=False, vocabulary=VOCABULARY)
     assert renderer.render("12").token_ids == PLAIN.render("12").token_ids
-    assert renderer.eos_token_id == 1
 
 
 def test_chat_prompts_end_where_the_assistant_begins(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_chat_prompts_end_where_the_assistant_begins(tmp_path: Path) -> None:
 
 def test_template_text_gets_no_further_special_tokens() -> None:
     tokenizer = tiny_tokenizer(chat_template=CHAT_TEMPLATE, bos=True)
-    assert 2 not in Renderer(tokenizer, chat_template=True).render("hi").token_ids
+    assert 2 not in Renderer(tokenizer, chat_template=True, vocabulary=VOCABULARY).render("hi").token_ids
 
 
 def test_a_chat_length_is_that_of_the_rendered_ids(tmp_path: Path) -> None:
@@ -107,23 +107,35 @@ def test_a_chat_that_cannot_be_rendered_costs_its_row(
 
 def test_a_missing_chat_template_is_a_spec_fault() -> None:
     with pytest.raises(FirstStepFault, match="no chat template") as caught:
-        Renderer(tiny_tokenizer(), chat_template=True)
+        Renderer(tiny_tokenizer(), chat_template=True, vocabulary=VOCABULARY)
     assert caught.value.cause == "spec"
 
 
-def test_a_folder_without_tokenizer_is_a_spec_fault(tmp_path: Path) -> None:
-    with pytest.raises(FirstStepFault, match="no tokenizer") as caught:
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_a_folder_without_config_is_a_spec_fault(tmp_path: Path, with_tokenizer: bool) -> None:
+    if with_tokenizer:
+        tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(FirstStepFault, match="tokenizer cannot be loaded") as caught:
         Renderer.load(str(tmp_path), chat_template=False)
     assert caught.value.cause == "spec"
 
 
 def test_a_saved_tokenizer_renders_alike_and_gives_text_back(tmp_path: Path) -> None:
     tiny_tokenizer(chat_template=CHAT_TEMPLATE).save_pretrained(tmp_path)
+    tiny_config().save_pretrained(tmp_path)
     loaded = Renderer.load(str(tmp_path), chat_template=True)
     assert loaded.render("1+1") == CHAT.render("1+1")
-    assert loaded.vocabulary == 98
     ids = [*PLAIN.render("4 2").token_ids, 1]
     assert loaded.text_of(ids) == "4 2"
+
+
+def test_a_prompt_id_that_the_model_does_not_know_is_a_spec_fault() -> None:
+    largest = max(PLAIN.render("1z").token_ids)
+    Renderer(tiny_tokenizer(), chat_template=False, vocabulary=largest + 1).render("1z")
+    small = Renderer(tiny_tokenizer(), chat_template=False, vocabulary=largest)
+    with pytest.raises(FirstStepFault, match=f"id {largest}, but .* has {largest} tokens") as caught:
+        small.render("1z")
+    assert caught.value.cause == "spec"
 
 
 def test_a_prompt_over_the_limit_is_dropped_and_named(

@@ -5,7 +5,7 @@ from hpcflow.job.verdict import THE_DRIVER, Evidence, Member, Verdict, reported
 
 ACTOR, PEER, REWARD = Member("actor", 0), Member("actor", 1), Member("reward", 0)
 ROLES = [ACTOR, PEER, REWARD]
-LIMITS = Limits(start_s=100, stop_s=50, preemption_s=30)
+LIMITS = Limits(start_s=100, stop_s=50, preemption_s=30, silent_s=120)
 KILL, TERM, INT, USR2, ABRT = (
     signal.SIGKILL,
     signal.SIGTERM,

@@ -10,7 +10,7 @@ from transformers import Qwen3ForSequenceClassification
 
 from hpcflow.errors import FirstStepFault
 from hpcflow.roles import models
-from tests.support.tiny_model import make_tiny_model, tiny_config, tiny_model
+from tests.support.tiny_model import VOCABULARY, make_tiny_model, tiny_config, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +78,10 @@ def test_dropout_of_the_configuration_is_ignored(tmp_path: Path) -> None:
     value = models.value_model(tmp_path, dtype="float32", device="cpu", random_weights=True)
     value.train()
     assert torch.equal(value(input_ids=TOKENS).logits, value(input_ids=TOKENS).logits)
+
+
+def test_a_model_of_another_vocabulary_is_refused_by_the_key_that_names_it(folder: Path) -> None:
+    models.refuse_other_vocabulary("roles.critic.model", folder, role="critic", policy=VOCABULARY)
+    with pytest.raises(FirstStepFault, match=r"roles\.critic\.model .* has 128 tokens, .* has 127") as caught:
+        models.refuse_other_vocabulary("roles.critic.model", folder, role="critic", policy=127)
+    assert (caught.value.cause, caught.value.role) == ("spec", "critic")

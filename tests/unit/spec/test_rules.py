@@ -140,8 +140,12 @@ def test_nccl_needs_gpus_and_several_gpu_ranks_need_nccl(tmp_path: Path) -> None
         ),
         (
             "slurm.environment.CUDA_VISIBLE_DEVICES='0'",
-            "--set slurm.environment.CUDA_VISIBLE_DEVICES: this variable is set by the supervisor "
-            "or by Slurm (got '0')",
+            "--set slurm.environment.CUDA_VISIBLE_DEVICES: this variable is set by hpcflow or by Slurm "
+            "(got '0')",
+        ),
+        (
+            "slurm.environment.MASTER_PORT='1'",
+            "--set slurm.environment.MASTER_PORT: this variable is set by hpcflow or by Slurm (got '1')",
         ),
         ("slurm.environment.A=1", "--set slurm.environment.A: must be text (got 1)"),
         (
