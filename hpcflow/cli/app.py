@@ -13,7 +13,10 @@ from typing import Annotated, Literal
 import typer
 
 from hpcflow import __version__
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import EXIT_USER, HpcflowError
+
+# Of a path that the system refused: it may be the length that was wrong.
+SHOWN_PATH = 200
 
 app = typer.Typer(
     name="hpcflow",
@@ -40,6 +43,20 @@ def main() -> None:
     except HpcflowError as error:
         print(f"hpcflow: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # A full disk, a folder without permission, a name that is too long: whatever the system refuses.
+        print(f"hpcflow: {_refused(error)}", file=sys.stderr)
+        sys.exit(EXIT_USER)
+
+
+def _refused(error: OSError) -> str:
+    """One line on what the operating system refused, and for which path."""
+    where = "" if error.filename is None else f"{_shown(str(error.filename))}: "
+    return f"{where}{error.strerror or error}"
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= SHOWN_PATH else f"{path[:SHOWN_PATH]}..."
 
 
 def _version(wanted: bool) -> None:

@@ -62,7 +62,7 @@ class Trainer:
         self._restore()
         self.weights.open()
         self.weights.publish(self.done, StepClock())
-        if self.done == 0:
+        if self.done == 0 and not self.stop.requested():
             self._evaluate()
         while self.done < self.spec.steps:
             if self.stop.requested() or not self._train():

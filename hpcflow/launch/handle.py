@@ -109,13 +109,16 @@ class JobHandle:
             return Ending("over already", self.status())
 
         def asked_and_over() -> bool:
-            self.ask_to_stop()
+            # Not TERM, of which a second one ends all at once: another cancel may be under way.
+            self.ask_to_stop(signal.SIGUSR2)
             return self._quiet()
 
         if self._wait(timeout_s, asked_and_over):
             return Ending("asked", self.status())
-        # The first request of a supervisor that never answered may have been lost: then this is its first.
+        # The second TERM, of `end_at_once`, is the one that ends all.
         self.ask_to_stop()
+        if self._wait(POLL_S, self._quiet):
+            return Ending("asked", self.status())
         return self.end_at_once()
 
     def _quiet(self) -> bool:

@@ -181,26 +181,28 @@ def _fresh_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=existed)
     except OSError as error:
         raise RunDirError(f"run folder {folder} cannot be made: {error.strerror}") from error
-    try:
-        yield
-    except BaseException:
-        for entry in folder.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        if not existed:
-            folder.rmdir()
-        raise
+    with _alone(RunDir(folder)):
+        runs.check_free(folder)  # again: what another submission put here meanwhile is not ours to take back
+        try:
+            yield
+        except BaseException:
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            if not existed:
+                folder.rmdir()
+            raise
 
 
 @contextmanager
 def _alone(run: RunDir) -> Iterator[None]:
-    """One resume of a run at a time."""
+    """One submission or resume of a run at a time."""
     handle = os.open(run.path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             hint = f"see how far it is:  hpcflow status {run.path}"
-            raise UserError(f"{run.name} is being resumed by another command", hint=hint) from error
+            raise UserError(f"{run.name} is being started by another command", hint=hint) from error
         yield
     finally:
         os.close(handle)

@@ -114,6 +114,8 @@ def _json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except ValueError as error:
         raise _FolderFaultError(f"{path.name} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise _FolderFaultError(f"{path.name} is not valid JSON: nested too deeply") from None
     if not isinstance(content, dict):
         raise _FolderFaultError(f"{path.name} must hold a JSON object")
     return content
@@ -166,7 +168,8 @@ def _check_weight_file(path: Path) -> None:
         try:
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            whole = 8 + length + max(ends, default=0)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
             raise broken from None
-    if size != 8 + length + max(ends, default=0):
+    if size != whole:
         raise broken

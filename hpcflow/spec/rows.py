@@ -19,6 +19,9 @@ from typing import Any
 from hpcflow.errors import DataError
 
 MAX_LINE_BYTES = 64 << 20
+# Of a row's keys, in a message.
+MAX_NAMES = 20
+MAX_SHOWN = 300
 _BOMS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _Read = tuple[int, dict[str, Any] | DataError]
@@ -146,15 +149,36 @@ def _parquet(path: Path, prompt_key: str) -> Iterator[_Read]:
                 raise _missing(str(path), "column", prompt_key, columns)
             numbers = itertools.count(1)
             for batch in file.iter_batches(batch_size=1024):
-                for data in batch.to_pylist():
-                    yield next(numbers), data
+                for data in _objects(batch):
+                    number = next(numbers)
+                    if isinstance(data, ValueError | OverflowError):
+                        yield number, DataError(f"{path}:{number}", f"cannot be read: {data}")
+                    else:
+                        yield number, data
     except pyarrow.ArrowException as error:
         first = str(error).partition("\n")[0]
         raise DataError(str(path), f"not a readable Parquet file: {first}") from None
 
 
+def _objects(batch: Any) -> Iterator[dict[str, Any] | ValueError | OverflowError]:  # noqa: ANN401
+    """The rows of a pyarrow batch; one with a value that Python cannot hold is its error instead."""
+    try:
+        yield from batch.to_pylist()
+        return
+    except (ValueError, OverflowError):  # bytes that are not UTF-8, dates that are out of range
+        pass
+    for index in range(batch.num_rows):
+        try:
+            yield batch.slice(index, 1).to_pylist()[0]
+        except (ValueError, OverflowError) as error:
+            yield error
+
+
 def _missing(place: str, what: str, name: str, there: list[str]) -> DataError:
-    hint = f"it has: {', '.join(there)}; set data.prompt_key to the {what} of the prompts"
+    names = ", ".join(there[:MAX_NAMES]) or "none"
+    shown = names if len(names) <= MAX_SHOWN else f"{names[:MAX_SHOWN]}..."
+    more = f" and {len(there) - MAX_NAMES} more" if len(there) > MAX_NAMES else ""
+    hint = f"it has: {shown}{more}; set data.prompt_key to the {what} of the prompts"
     return DataError(place, f"there is no {what} {name!r}", hint=hint)
 
 
@@ -180,8 +204,11 @@ def _check_prompt(place: str, data: dict[str, Any], key: str, chat_template: boo
 def _check_text(place: str, key: str, text: str) -> None:
     if not text.strip():
         raise DataError(place, f"{key!r} is {'blank' if text else 'empty'}")
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise DataError(place, f"{key!r} holds half of a surrogate pair, which is no character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        problem = f"{key!r} holds half of a surrogate pair, which is no character"
+        raise DataError(place, problem) from None
 
 
 def _check_messages(place: str, key: str, messages: list[Any]) -> None:

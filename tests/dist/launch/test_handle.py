@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -43,7 +44,7 @@ def test_cancel_asks_once_and_waits_for_the_end(maker: RunMaker) -> None:
     with fake_supervisor(maker.run, "obeys"):
         ending = JobHandle(maker.run).cancel(20.0)
         assert (ending.how, ending.status.state) == ("asked", "stopped")
-        assert signals(maker) == [signal.SIGTERM]
+        assert signals(maker) == [signal.SIGUSR2]
 
 
 def test_cancel_twice_leaves_an_ended_run_alone(maker: RunMaker) -> None:
@@ -57,7 +58,19 @@ def test_a_supervisor_that_takes_too_long_is_asked_again(maker: RunMaker) -> Non
     with fake_supervisor(maker.run, "slow"):
         ending = JobHandle(maker.run).cancel(0.3)
         assert (ending.how, ending.status.state) == ("at once", "stopped")
-        assert signals(maker) == [signal.SIGTERM, signal.SIGTERM]
+        assert signals(maker) == [signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM]
+
+
+def test_a_second_cancel_leaves_the_first_its_checkpoint(maker: RunMaker) -> None:
+    with fake_supervisor(maker.run, "slow") as supervisor, ThreadPoolExecutor() as pool:
+        cancels = [pool.submit(JobHandle(maker.run).cancel, 20.0) for _ in range(2)]
+        time.sleep(0.5)
+        assert supervisor.status() != psutil.STATUS_ZOMBIE
+        assert set(signals(maker)) == {signal.SIGUSR2}
+        for _ in range(2):
+            supervisor.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert [cancel.result(20).how for cancel in cancels] == ["asked", "asked"]
 
 
 def test_a_deaf_supervisor_is_killed_with_its_children(

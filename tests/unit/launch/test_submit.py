@@ -95,10 +95,19 @@ def test_no_second_job_is_started(
 
 def test_two_resumes_at_once_make_one_job(tmp_path: Path, launched: list[tuple[RunDir, int]]) -> None:
     maker = ended(tmp_path, "stopped")
-    with submit._alone(maker.run), pytest.raises(UserError, match="being resumed by another command"):
+    with submit._alone(maker.run), pytest.raises(UserError, match="being started by another command"):
         submit.resume(maker.run)
     assert launched == []
     submit.resume(maker.run)
+
+
+def test_a_folder_that_another_submission_took_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    other = RunDir(tmp_path / "run")
+    other.path.mkdir()
+    other.spec_json.write_text("{}")
+    with pytest.raises(RunDirError, match="holds another run"), submit._fresh_folder(other.path):
+        pytest.fail("a taken folder was given away")
+    assert other.spec_json.read_text() == "{}"
 
 
 def test_a_damaged_run_folder_is_the_users_fault(tmp_path: Path) -> None:
