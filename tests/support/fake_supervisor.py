@@ -2,8 +2,9 @@
 
     python fake_supervisor.py RUN_DIR ATTEMPT MANNER
 
-MANNER: `obeys` (ends at the first request), `slow` (at the second INT or TERM), `deaf` (never). Publishes supervisor.json
-and exit.json as the real one does, keeps the signals' numbers in RUN_DIR/signals.txt, and has one child.
+MANNER: `obeys` (ends at the first request), `slow` (at the second INT or TERM), `deaf` (never). Publishes
+supervisor.json and exit.json as the real one does, keeps the signals' numbers in RUN_DIR/signals.txt, and has
+one child.
 """
 
 from __future__ import annotations
