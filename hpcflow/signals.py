@@ -19,6 +19,14 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def name_of(signum: int) -> str:
+    """`SIGKILL`, or `signal 40` for a real-time signal, which has no name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
 def on_signals(signums: Iterable[int], callback: Callable[[int], None]) -> None:
     """Call `callback(signum)` in a thread whenever one of the signals arrives.
 

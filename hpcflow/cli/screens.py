@@ -5,12 +5,12 @@ Functions of what was read; nothing is printed or looked up here. A figure that 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 from hpcflow.observe.exit_report import CAUSES, ExitReport
 from hpcflow.observe.metrics import Row, figure
 from hpcflow.observe.status import RunStatus, duration
+from hpcflow.signals import name_of
 
 # The rate that time left is computed from: of so many last steps.
 RATE_ROWS = 20
@@ -94,7 +94,7 @@ def exit_lines(report: ExitReport) -> list[str]:
 def _ended(report: ExitReport) -> str:
     when = "before the first step" if report.step is None else f"at step {report.step}"
     if report.signal is not None:
-        return f"ended by {signal.Signals(report.signal).name} {when}"
+        return f"ended by {name_of(report.signal)} {when}"
     if report.exit_code is not None:
         return f"ended with exit code {report.exit_code} {when}"
     return f"{report.outcome} {when}"

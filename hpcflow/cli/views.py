@@ -137,4 +137,6 @@ def make_view(*, as_json: bool, write: Callable[[str], None]) -> View:
     """A bar on a terminal, lines elsewhere, JSON if asked."""
     if as_json:
         return JsonView(write)
-    return BarView() if sys.stdout.isatty() else PlainView(write)
+    # Python has no sys.stdout where the shell closed it.
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return BarView() if terminal else PlainView(write)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hpcflow.observe.exit_report import CAUSES, Outcome
 from hpcflow.rpc.identity import DRIVER
+from hpcflow.signals import name_of
 
 
 class Member(NamedTuple):
@@ -67,7 +68,7 @@ def death(member: Member, status: int, at: float) -> Evidence:
     if status >= 0:
         message = f"{member} ended with exit code {status} without a fault report"
         return Evidence(member, "exited", message, at, "its log may say more", status)
-    name = signal.Signals(-status).name
+    name = name_of(-status)
     hint = ""
     if status == -signal.SIGKILL:
         hint = "if nobody killed it, the kernel did for want of memory: see `dmesg`"

@@ -185,11 +185,14 @@ def _fresh_folder(folder: Path) -> Iterator[None]:
         runs.check_free(folder)  # again: what another submission put here meanwhile is not ours to take back
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             for entry in folder.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             if not existed:
                 folder.rmdir()
+            if isinstance(error, OSError):
+                problem = f"run folder {folder} cannot be written: {error.strerror or error}"
+                raise RunDirError(problem, hint="choose another, by --run-dir") from error
             raise
 
 

@@ -44,7 +44,7 @@ class ProcessMark(msgspec.Struct, frozen=True):
             if abs(process.create_time() - self.started) > START_TOLERANCE_S:
                 return None
             return None if process.status() == psutil.STATUS_ZOMBIE else process
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, ValueError):  # ValueError: a damaged file gave a number below 0
             return None
 
     def liveness(self) -> Liveness:

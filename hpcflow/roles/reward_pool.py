@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -24,6 +23,7 @@ from pebble import CONSTS, ProcessExpired, ProcessPool
 from hpcflow.errors import JobFault
 from hpcflow.roles import reward_calls
 from hpcflow.roles.reward_calls import Call, Outcome
+from hpcflow.signals import name_of
 
 BOX_S = 0.25
 CHUNK_LIMIT = 64
@@ -217,5 +217,5 @@ def _chunks(count: int, processes: int) -> list[Chunk]:
 
 def _death(exitcode: int) -> str:
     if exitcode < 0:
-        return f"the worker process was killed by {signal.Signals(-exitcode).name}"
+        return f"the worker process was killed by {name_of(-exitcode)}"
     return f"the worker process ended with exit code {exitcode}"

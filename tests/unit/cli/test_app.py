@@ -115,6 +115,18 @@ def test_the_users_faults_are_exit_code_2_without_a_trace(
     check_golden(f"errors/{fault}.txt", err.replace(str(tmp_path), "HERE"))
 
 
+def test_what_the_system_refuses_is_one_line_and_no_trace(hpcflow: Shell, spec: Path) -> None:
+    for arguments in (
+        ("status", "a" * 300),
+        ("plan", str(spec), "--set", f"model.path={'a' * 300}"),
+        ("submit", str(spec), "--run-dir", "a" * 300),
+    ):
+        code, out, err = hpcflow(*arguments)
+        assert (code, out) == (2, "")
+        assert err.endswith("...: File name too long\n")
+        assert err.count("\n") == 1
+
+
 def test_missing_engines_are_found_before_anything_is_written(
     hpcflow: Shell, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from hpcflow.cli.follow import Follower
 from hpcflow.cli.interrupts import Interrupts
-from hpcflow.cli.views import JsonView, PlainView
+from hpcflow.cli.views import JsonView, PlainView, make_view
 from hpcflow.launch.handle import Ending, JobHandle
 from hpcflow.observe.exit_report import ExitReport, Outcome
 from hpcflow.rundir import RunDir
@@ -214,3 +215,8 @@ def test_signals_are_counted_and_handlers_put_back() -> None:
         assert interrupts.leave
     after = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert before == after
+
+
+def test_a_closed_standard_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert isinstance(make_view(as_json=False, write=print), PlainView)

@@ -1,7 +1,7 @@
 import signal
 
 from hpcflow.job.machine import Action, Limits, Machine
-from hpcflow.job.verdict import THE_DRIVER, Evidence, Member, Verdict, reported
+from hpcflow.job.verdict import THE_DRIVER, Evidence, Member, Verdict, death, reported
 
 ACTOR, PEER, REWARD = Member("actor", 0), Member("actor", 1), Member("reward", 0)
 ROLES = [ACTOR, PEER, REWARD]
@@ -62,6 +62,10 @@ def test_a_death_ends_the_attempt_at_once() -> None:
     assert blamed(machine) == (PEER, "killed")
     assert machine.tick(10 + LIMITS.end_s) == [Action.KILL]
     assert LIMITS.settle_s + LIMITS.end_s < 5
+
+
+def test_a_death_by_a_signal_without_a_name_is_told() -> None:
+    assert death(THE_DRIVER, -40, 0.0).message.endswith(" was ended by signal 40")
 
 
 def test_an_exit_code_is_kept() -> None:

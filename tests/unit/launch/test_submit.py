@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_a_folder_that_another_submission_took_meanwhile_is_left_alone(tmp_path:
     with pytest.raises(RunDirError, match="holds another run"), submit._fresh_folder(other.path):
         pytest.fail("a taken folder was given away")
     assert other.spec_json.read_text() == "{}"
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RunDirError, match="cannot be written: No space left"), submit._fresh_folder(folder):
+        raise full
+    assert not folder.exists()
 
 
 def test_a_damaged_run_folder_is_the_users_fault(tmp_path: Path) -> None:

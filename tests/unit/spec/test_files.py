@@ -15,8 +15,12 @@ from tests.support.specs import tiny_spec
 def safetensors(size: int) -> bytes:
     """A weight file of one tensor of `size` bytes."""
     header = {"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(size)
+    return headed(json.dumps(header).encode()) + bytes(size)
+
+
+def headed(header: bytes) -> bytes:
+    """The beginning of a weight file, up to its first tensor."""
+    return struct.pack("<Q", len(header)) + header
 
 
 @pytest.fixture
@@ -63,12 +67,23 @@ def test_everything_missing_is_named_at_once(tmp_path: Path) -> None:
         ("config.json", b"[]", "config.json must hold a JSON object"),
         ("config.json", b"{", "config.json is not valid JSON: "),
         ("config.json", b"\xff", "config.json is not valid JSON: "),
+        ("config.json", b"[" * 200_000, "config.json is not valid JSON: nested too deeply"),
         ("tokenizer.json", None, "no tokenizer in the folder: none of tokenizer.json, "),
         ("model.safetensors", None, "no weights in the folder: none of model.safetensors, "),
         ("model.safetensors", b"", "model.safetensors is empty"),
         (
             "model.safetensors",
             safetensors(100)[:-1],
+            "model.safetensors is damaged, or was not downloaded whole",
+        ),
+        (
+            "model.safetensors",
+            headed(b'{"w": {"data_offsets": [0, "x"]}}'),
+            "model.safetensors is damaged, or was not downloaded whole",
+        ),
+        (
+            "model.safetensors",
+            headed(b"[" * 200_000),
             "model.safetensors is damaged, or was not downloaded whole",
         ),
         (

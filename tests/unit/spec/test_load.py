@@ -342,3 +342,8 @@ def test_a_spec_is_frozen(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path)
     with pytest.raises(ValidationError, match="frozen"):
         spec.steps = 3
+
+
+def test_a_device_without_an_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(SpecErrors, match="/dev/zero: larger than 1048576 bytes: not a spec"):
+        load(Path("/dev/zero"))

@@ -174,3 +174,21 @@ def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "d.jsonl"
     path.write_bytes(GOOD + GOOD[:-1] + b" " * 100)
     assert fault(path) == f"d.jsonl:2: the line is longer than {len(GOOD) + 1} bytes"
+
+
+def test_a_parquet_value_that_python_cannot_hold_costs_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    moments = pa.array([1000, 1], pa.timestamp("ns"))
+    pq.write_table(pa.table({"prompt": ["a", "b"], "at": moments}), path)
+    assert fault(path).startswith("d.parquet:2: cannot be read: ")
+    seen: list[int] = []
+    usable = read_rows(path, prompt_key="prompt", on_fault=lambda line, _: seen.append(line))
+    assert ([row.line for row in usable], seen) == ([1], [2])
+
+
+def test_a_message_names_some_of_many_keys(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({f"k{number}": 0 for number in range(1000)}) + "\n")
+    assert "k18, k19 and 980 more; set data.prompt_key" in fault(path)
+    path.write_text("{}\n")
+    assert "it has: none; set" in fault(path)
