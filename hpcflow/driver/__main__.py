@@ -75,9 +75,10 @@ def _build(identity: ProcessIdentity, control: ControlClient, stop: StopRequest)
     # The driver is told to leave only when the attempt has failed: there is nothing left to save.
     control.start_heartbeat(spec.health.heartbeat_s, on_release=lambda: os._exit(EXIT_FAILED))
     state = StateFile(run.state_json, _first_state(identity.attempt, spec))
-    # Data and tokenizer faults are found before the models are waited for.
+    # Data and tokenizer faults are found before any role loads its model.
     renderer = Renderer.load(spec.model.path, chat_template=spec.data.chat_template)
     sets = read_prompt_sets(spec, renderer)
+    control.inputs_checked()
     groups = Groups.connect(control, identity.token, spec)
     collector = Collector(spec, groups, renderer)
     reporter = Reporter(

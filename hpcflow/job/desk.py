@@ -1,7 +1,8 @@
 """Answers the control requests of an attempt's processes, and holds back what must wait.
 
-Processes wait here for each other: ranks for rank 0's rendezvous, the driver for all endpoints, each
-beat for the order to leave. Never touches a socket: `send` gets the answers.
+Processes wait here for each other: ranks for rank 0's rendezvous and, before they load a model, for all
+checks of inputs; the driver for all endpoints; each beat for the order to leave. Never touches a socket:
+`send` gets the answers.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcflow.job.verdict import Member
+from hpcflow.job.verdict import THE_DRIVER, Member
 from hpcflow.rpc.control import (
     Answer,
     Beat,
     EndpointsWanted,
+    InputsChecked,
     Ready,
     RendezvousOffer,
     RendezvousWanted,
@@ -39,6 +41,7 @@ class Desk:
         self._send = send
         self._roles = tuple(roles)
         self._stores: dict[str, RendezvousOffer] = {}
+        self._unchecked = {*roles, THE_DRIVER}
         self._ready: dict[Member, Ready] = {}
         self._waiters: list[_Waiter] = []
 
@@ -48,6 +51,8 @@ class Desk:
         match request:
             case RendezvousOffer():
                 self._stores[request.role] = request
+            case InputsChecked():
+                self._unchecked.discard(member)
             case Ready():
                 self._ready[member] = request
                 self.hosts[member] = request.host
@@ -91,6 +96,8 @@ class Desk:
             case RendezvousWanted():
                 store = self._stores.get(request.role)
                 return Answer(address=store.address, port=store.port) if store else None
+            case InputsChecked():
+                return None if self._unchecked else Answer()
             case EndpointsWanted():
                 return self._all_endpoints(request)
             case Beat():
@@ -112,6 +119,8 @@ class Desk:
         match request:
             case RendezvousWanted():
                 return [str(Member(request.role, 0))]
+            case InputsChecked():
+                return [str(member) for member in sorted(self._unchecked)]
             case EndpointsWanted():
                 return [str(member) for member in self._roles if member not in self._ready]
         return []

@@ -18,7 +18,7 @@ from hpcflow.roles.contract import (
     WeightsOpen,
     WeightsVersion,
 )
-from hpcflow.roles.rollout_engine import RolloutEngine, RolloutSettings, SampleRequest
+from hpcflow.roles.rollout_engine import RolloutEngine, RolloutSettings, SampleRequest, load_vllm
 from hpcflow.roles.setting import RoleSetting
 from hpcflow.weights.base import WeightReceiver
 from hpcflow.weights.gloo import BACKEND
@@ -30,26 +30,19 @@ class RolloutRole:
     """Implements `contract.Rollout`."""
 
     def __init__(self, setting: RoleSetting) -> None:
-        spec, model, rollout = setting.spec, setting.spec.model, setting.spec.roles.rollout
-        self._timeout_s = spec.communication.collective_timeout_s
-        self._stop = stop_token_ids(model.path)
-        self._engine = RolloutEngine(
-            RolloutSettings(
-                model_folder=Path(model.path),
-                dtype=model.dtype,
-                device=setting.device,
-                seed=spec.seed,
-                max_model_len=setting.plan.batching.max_sequence_tokens,
-                kv_cache_bytes=int(rollout.kv_cache_gib * 2**30),
-                tensor_parallel=rollout.tensor_parallel,
-                enforce_eager=rollout.enforce_eager,
-                max_sequences=rollout.max_sequences,
-                weight_backend=WEIGHT_BACKENDS[spec.communication.weights],
-                random_weights=model.random_weights,
-                address=setting.identity.address,
-            )
-        )
+        self._timeout_s = setting.spec.communication.collective_timeout_s
+        self._stop = stop_token_ids(setting.spec.model.path)
+        self._engine = RolloutEngine(_settings(setting))
         self._weights: WeightReceiver = self._engine
+
+    @staticmethod
+    def check(setting: RoleSetting) -> None:
+        """Import vLLM, and refuse one that lacks what is called; loads no model.
+
+        Raises:
+            UserError: names what is wrong with the installation.
+        """
+        load_vllm(_settings(setting))
 
     def generate(self, request: GenerateRequest) -> Samples:
         """See the contract."""
@@ -94,6 +87,24 @@ class RolloutRole:
     def close(self) -> None:
         """End the engine and its worker processes."""
         self._engine.close()
+
+
+def _settings(setting: RoleSetting) -> RolloutSettings:
+    spec, model, rollout = setting.spec, setting.spec.model, setting.spec.roles.rollout
+    return RolloutSettings(
+        model_folder=Path(model.path),
+        dtype=model.dtype,
+        device=setting.device,
+        seed=spec.seed,
+        max_model_len=setting.plan.batching.max_sequence_tokens,
+        kv_cache_bytes=int(rollout.kv_cache_gib * 2**30),
+        tensor_parallel=rollout.tensor_parallel,
+        enforce_eager=rollout.enforce_eager,
+        max_sequences=rollout.max_sequences,
+        weight_backend=WEIGHT_BACKENDS[spec.communication.weights],
+        random_weights=model.random_weights,
+        address=setting.identity.address,
+    )
 
 
 def stop_token_ids(folder: str) -> tuple[int, ...]:

@@ -73,17 +73,22 @@ class Sample:
     weights_version: int
 
 
+def load_vllm(settings: RolloutSettings) -> vllm_api.VllmApi:
+    """Import vLLM as this engine needs it; loads no model. Raises UserError where it cannot serve."""
+    return vllm_api.load(
+        vllm_api.environment(
+            address=settings.address,
+            tensor_parallel=settings.tensor_parallel,
+            compile_nothing=settings.device == "cpu" and settings.enforce_eager,
+        )
+    )
+
+
 class RolloutEngine:
     """vLLM's `LLM` with versioned weights; `weights_version` 0 is what was loaded at the start."""
 
     def __init__(self, settings: RolloutSettings) -> None:
-        self._api = vllm_api.load(
-            vllm_api.environment(
-                address=settings.address,
-                tensor_parallel=settings.tensor_parallel,
-                compile_nothing=settings.device == "cpu" and settings.enforce_eager,
-            )
-        )
+        self._api = load_vllm(settings)
         self._llm = self._api.LLM(**_engine_arguments(settings))
         self.weights_version = 0
         self._broken = ""

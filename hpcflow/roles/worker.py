@@ -1,17 +1,20 @@
-"""Life of a role process: build the role, say ready, serve the driver, leave when released.
+"""Life of a role process: check inputs, load, say ready, serve the driver, leave when released.
 
-A rank waits for rank 0 of its role (process group), then for calls of the driver. It ignores TERM, INT
+Before it loads a model, a rank waits until every process has checked its inputs. Then it waits for rank 0
+of its role (process group), then for calls of the driver. It ignores TERM, INT
 and USR2, which reach role steps first at a preemption: it reports them to the supervisor, which asks the
 driver to save and stop. It leaves when the supervisor releases it, or dies with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from hpcflow import signals
 from hpcflow.errors import EXIT_FAILED, EXIT_OK
@@ -23,6 +26,9 @@ from hpcflow.rpc.server import Server
 from hpcflow.spec.roles import FunctionReward, ModelReward, RoleName
 
 log = logging.getLogger(__name__)
+
+# What a rank logs when all inputs are checked and it goes on.
+LOADING = "all inputs are checked: loading"
 
 CONTRACTS: dict[RoleName, type] = {
     "actor": contract.Actor,
@@ -59,58 +65,61 @@ def main(role: RoleName) -> int:
 def _serve(setting: RoleSetting, released: threading.Event) -> None:
     # DeepSpeed settles on an accelerator when it is first imported, and guesses unless told.
     os.environ.setdefault("DS_ACCELERATOR", setting.device)
-    implementation, close = _build(setting)
-    try:
+    with ExitStack() as closing:
+        load = _prepare(setting, closing)
+        # A fault of the user's data or reward must not cost the time that models take to load.
+        if not setting.control.await_inputs_checked(setting.spec.health.start_timeout_s):
+            return
+        log.info(LOADING)
+        implementation = load()
         with Server(setting.identity.address, setting.identity.token) as server:
             setting.control.ready(server.endpoint, contract.CONTRACT_VERSION)
             server.serve(CONTRACTS[setting.role], implementation, stop=released)
-    finally:
-        close()
 
 
-def _build(setting: RoleSetting) -> tuple[object, Callable[[], None]]:
-    """The role's implementation and what to call at the end; engines are imported only here."""
+def _prepare(setting: RoleSetting, closing: ExitStack) -> Callable[[], object]:
+    """Import the role's engine and check its inputs; returns what loads its model and gives the role.
+
+    Engines are imported only here. What a role has to close goes onto `closing`.
+    """
     match setting.role:
         case "actor":
             from hpcflow.roles.actor import ActorRole
 
-            return ActorRole(setting), _nothing
+            return lambda: ActorRole(setting)
         case "critic":
             from hpcflow.roles.critic import CriticRole
 
-            return CriticRole(setting), _nothing
+            return lambda: CriticRole(setting)
         case "reference":
             from hpcflow.roles.reference import ReferenceRole
 
-            return ReferenceRole(setting), _nothing
+            return lambda: ReferenceRole(setting)
         case "rollout":
             from hpcflow.roles.rollout import RolloutRole
 
-            rollout = RolloutRole(setting)
-            return rollout, rollout.close
+            RolloutRole.check(setting)
+            return lambda: closing.enter_context(contextlib.closing(RolloutRole(setting)))
         case "reward":
-            return _build_reward(setting)
+            return _prepare_reward(setting, closing)
 
 
-def _build_reward(setting: RoleSetting) -> tuple[object, Callable[[], None]]:
+def _prepare_reward(setting: RoleSetting, closing: ExitStack) -> Callable[[], object]:
     wanted = setting.spec.roles.reward
     match wanted:
         case FunctionReward():
             from hpcflow.roles.reward import FunctionRewardRole
 
-            function = FunctionRewardRole(
+            role = FunctionRewardRole(
                 wanted.function,
                 timeout_s=wanted.timeout_s,
                 processes=wanted.processes,
                 # Less than the whole time to get ready, so that the fault names the function.
                 start_timeout_s=0.8 * setting.spec.health.start_timeout_s,
             )
-            return function, function.close
+            closing.callback(role.close)
+            return lambda: role
         case ModelReward():
             from hpcflow.roles.reward_model import ModelRewardRole
 
-            return ModelRewardRole.from_setting(setting), _nothing
-
-
-def _nothing() -> None:
-    """Roles without processes of their own need no closing."""
+            return lambda: ModelRewardRole.from_setting(setting)

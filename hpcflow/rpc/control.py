@@ -46,6 +46,10 @@ class RendezvousWanted(ControlMessage, frozen=True, tag="rendezvous_wanted"):
     """Where is the store of my role? Held until it is offered."""
 
 
+class InputsChecked(ControlMessage, frozen=True, tag="inputs_checked"):
+    """The sender has checked all that it can without a model; held until every other process has, too."""
+
+
 class Ready(ControlMessage, frozen=True, tag="ready"):
     """This rank serves its contract at `endpoint`."""
 
@@ -83,7 +87,16 @@ class Beat(ControlMessage, frozen=True, tag="beat"):
     resident_bytes: int
 
 
-Request = RendezvousOffer | RendezvousWanted | Ready | EndpointsWanted | FaultReport | Signalled | Beat
+Request = (
+    RendezvousOffer
+    | RendezvousWanted
+    | InputsChecked
+    | Ready
+    | EndpointsWanted
+    | FaultReport
+    | Signalled
+    | Beat
+)
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +132,21 @@ class ControlClient:
         if not answer.port:
             raise self._start_timeout("no rendezvous", timeout_s, answer)
         return answer.address, answer.port
+
+    def inputs_checked(self) -> None:
+        """Say that this process has found no fault in what it can check without a model."""
+        self._ask(InputsChecked(*self._sender()))
+
+    def await_inputs_checked(self, timeout_s: float) -> bool:
+        """Say so, and wait until all processes have; False where this one is to leave instead.
+
+        Raises:
+            RpcError: some did not in time (named), or the supervisor does not answer.
+        """
+        answer = self._ask(InputsChecked(*self._sender(timeout_s)))
+        if answer.missing:
+            raise self._start_timeout("not all inputs are checked", timeout_s, answer)
+        return not answer.released
 
     def ready(self, endpoint: str, contract_version: int) -> None:
         """Say that this rank serves its contract at `endpoint`."""

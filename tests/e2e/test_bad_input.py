@@ -1,6 +1,6 @@
 """Bad input that only the job itself can find: it ends with a report, and `--follow` and `status` show it.
 
-Faults of the first step are found while the engines are still loading.
+Faults of the first step are found before any model is loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcflow.observe.exit_report import ExitReport
+from hpcflow.roles.worker import LOADING
+from hpcflow.spec.roles import ROLE_NAMES
 from tests.support.real_runs import CONFIG, REPOSITORY, RealRun, Site, arguments, said_by
 from tests.support.short_runs import SETTINGS, Killed
 
@@ -34,6 +36,12 @@ def failed(site: Site, name: str, overrides: list[str]) -> tuple[RealRun, ExitRe
         assert "failed" in text
         assert report.message in text
     return real, report
+
+
+def loading(real: RealRun) -> list[str]:
+    """Roles whose rank 0 went on to load its model."""
+    attempt = real.run.attempt(1)
+    return [role for role in ROLE_NAMES if LOADING in attempt.log(role, 0).read_text()]
 
 
 def unimportable_reward(folder: Path, model: Path) -> list[str]:
@@ -66,7 +74,7 @@ def no_chat_template(folder: Path, model: Path) -> list[str]:
         (no_chat_template, "spec", "driver", "chat template"),
     ],
 )
-def test_a_fault_of_the_first_step_ends_the_run_before_the_engines_are_up(
+def test_a_fault_of_the_first_step_ends_the_run_before_a_model_is_loaded(
     site: Site,
     demo: Path,
     tmp_path: Path,
@@ -79,10 +87,12 @@ def test_a_fault_of_the_first_step_ends_the_run_before_the_engines_are_up(
     real, report = failed(site, make.__name__, overrides)
     assert (report.cause, report.role) == (cause, role)
     assert message in report.message
-    endpoints = real.run.attempt(1).endpoints_json
-    ready = json.loads(endpoints.read_text()) if endpoints.exists() else {}
-    assert "rollout" not in ready, "the run did not wait for the engines"
+    assert loading(real) == [], "no model is loaded before all inputs are checked"
     assert real.written() == []
+
+
+def test_every_rank_loads_once_inputs_are_checked(straight: Killed) -> None:
+    assert loading(straight.real) == ["actor", "critic", "reference", "reward", "rollout"]
 
 
 def test_rewards_that_fail_for_some_samples_are_counted_and_the_run_goes_on(straight: Killed) -> None:

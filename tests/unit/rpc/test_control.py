@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,32 @@ def test_the_driver_waits_until_all_ranks_are_ready(control: Control) -> None:
         "reward": [0],
     }
     assert endpoints["actor"][1].endpoint == "tcp://127.0.0.1:1001"
+
+
+def test_no_rank_loads_before_every_process_has_checked_its_inputs(control: Control) -> None:
+    clients = [control.client(*rank) for rank in ROLES]
+    waits = [in_thread(partial(client.await_inputs_checked, 10)) for client in clients]
+    first, _ = waits[0]
+    first.join(0.2)
+    assert first.is_alive(), "the driver has not checked the data"
+    control.client("driver", 0).inputs_checked()
+    for waiting, _ in waits:
+        waiting.join(10)
+    assert [found for _, found in waits] == [[True]] * len(ROLES)
+
+
+def test_an_input_check_that_does_not_end_is_named(control: Control) -> None:
+    control.client("reward", 0).inputs_checked()
+    with pytest.raises(RpcError, match=r"0\.1 s; missing: actor rank 1, driver rank 0") as caught:
+        control.client("actor", 0).await_inputs_checked(0.1)
+    assert caught.value.cause == "start_timeout"
+
+
+def test_a_rank_that_is_to_leave_does_not_load(control: Control) -> None:
+    waiting, found = in_thread(lambda: control.client("actor", 0).await_inputs_checked(10))
+    control.desk.release(time.monotonic())
+    waiting.join(10)
+    assert found == [False]
 
 
 def test_missing_ranks_are_named_after_the_time_out(control: Control) -> None:
