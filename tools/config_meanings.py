@@ -9,6 +9,7 @@ from __future__ import annotations
 MEANINGS = {
     "RunSpec.name": "Name of the run; its folder is called after it",
     "RunSpec.seed": "Seed of prompt order, samples, minibatches and random weights",
+    "RunSpec.device": "cpu: engines leave the GPUs that their roles get idle, to rehearse a placement",
     "RunSpec.steps": "Training steps; one is `prompts_per_step` x `samples_per_prompt` samples",
     "RunSpec.model": "The policy",
     "RunSpec.data": "Prompts to train on and to judge by",
@@ -105,6 +106,7 @@ MEANINGS = {
     "Slurm.constraint": "Features that nodes must have",
     "Slurm.gpus_per_node": "GPUs that a node has; roles are placed within it, on Slurm and locally",
     "Slurm.gpu_type": "Type of the GPUs, as the cluster calls it",
+    "Slurm.shape": "One job with concurrent steps, or a heterogeneous job; auto: what the roles need",
     "Slurm.signal_lead_s": "Seconds from a stop request to the end: time for the step and its checkpoint",
     "Slurm.resources": "Cores and memory of one rank, by role",
     "Slurm.driver": "Cores and memory of the driver",
@@ -118,6 +120,9 @@ MEANINGS = {
     "Resources.reference": "Of the reference",
     "Resources.reward": "Of the reward",
     "Resources.rollout": "Of the rollout",
-    "RoleResources.cpus_per_rank": "CPU cores, and OMP_NUM_THREADS",
-    "RoleResources.memory_gib_per_rank": "Host memory, in GiB",
+    "RankResources.cpus_per_rank": "CPU cores, and OMP_NUM_THREADS",
+    "RankResources.memory_gib_per_rank": "Host memory, in GiB",
+    "RoleResources.partition": "Partition of the role's nodes; null: `slurm.partition`",
+    "RoleResources.constraint": "Features of the role's nodes; null: `slurm.constraint`",
+    "RoleResources.gpu_type": "Type of the role's GPUs; null: `slurm.gpu_type`",
 }

@@ -6,30 +6,19 @@ the supervisor, which starts the roles: none is started here.
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
-from hpcflow.plan.plan import Plan
+from hpcflow.plan.plan import Component, Plan
 from hpcflow.rundir import RunDir
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.slurm import Slurm
 
 TEMPLATE = "job.sbatch.j2"
 _PACKAGE = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True)
-class NodeNeeds:
-    """What to ask of each node: that of the node which needs most."""
-
-    cpus: int
-    memory_mib: int
-    gpus: str
 
 
 def render(spec: RunSpec, plan: Plan, run: RunDir, *, python: str = sys.executable) -> str:
@@ -40,29 +29,17 @@ def render(spec: RunSpec, plan: Plan, run: RunDir, *, python: str = sys.executab
         log=str(run.path / "batch.log").replace("%", "%%"),
         slurm=spec.slurm,
         plan=plan,
-        node=node_needs(spec, plan),
+        components=[(component, gpus(component)) for component in plan.components],
         options=_options(spec.slurm),
         environment=[*spec.slurm.environment.items(), *spec.slurm.nccl.items()],
-        command=[*spec.slurm.container_prefix, python, "-m", "hpcflow.job", str(run.path)],
+        command=[python, "-m", "hpcflow.job", str(run.path)],
     )
 
 
-def node_needs(spec: RunSpec, plan: Plan) -> NodeNeeds:
-    """Cores, memory and GPUs of the fullest node; the driver is on node 0."""
-    cpus = [0] * plan.nodes
-    gibibytes = [0.0] * plan.nodes
-    for role in plan.roles:
-        for rank in role.ranks:
-            cpus[rank.node] += role.cpus_per_rank
-            gibibytes[rank.node] += role.memory_gib_per_rank
-    cpus[0] += spec.slurm.driver.cpus_per_rank
-    gibibytes[0] += spec.slurm.driver.memory_gib_per_rank
-    kind = f"{spec.slurm.gpu_type}:" if spec.slurm.gpu_type is not None else ""
-    return NodeNeeds(
-        cpus=max(cpus),
-        memory_mib=math.ceil(max(gibibytes) * 1024),
-        gpus=f"{kind}{plan.gpus_per_node}",
-    )
+def gpus(component: Component) -> str:
+    """The value of `--gpus-per-node`."""
+    kind = f"{component.gpu_type}:" if component.gpu_type is not None else ""
+    return f"{kind}{component.gpus_per_node}"
 
 
 def _options(slurm: Slurm) -> list[str]:

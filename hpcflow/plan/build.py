@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hpcflow.errors import SpecError, SpecErrors, UserError
+from hpcflow.plan import shape as shapes
 from hpcflow.plan.batching import build_batching
 from hpcflow.plan.placement import place
-from hpcflow.plan.plan import Plan, RolePlan, WeightRoute
+from hpcflow.plan.plan import Plan, WeightRoute
 from hpcflow.spec.run import RunSpec
 
 
@@ -21,19 +22,24 @@ def build(spec: RunSpec) -> Plan:
     except SpecErrors as error:
         faults += error.faults
     try:
-        roles = place(spec)
+        islands = shapes.islands(spec)
+        roles = place(spec, islands)
     except SpecErrors as error:
         faults += error.faults
     if faults:
         raise SpecErrors(faults)
     rollout = spec.roles.rollout
+    components = shapes.components(spec, islands, roles)
     engines = rollout.nodes * rollout.ranks_per_node
     return Plan(
         name=spec.name,
         steps=spec.steps,
         nodes=1 + max(node for role in roles for node in role.nodes),
-        gpus_per_node=_gpus_of_a_node(roles),
+        gpus_per_node=max(component.gpus_per_node for component in components),
         roles=roles,
+        shape=shapes.shape(spec, components),
+        components=components,
+        job_steps=shapes.job_steps(roles, components),
         batching=batching,
         weights=WeightRoute(
             backend=spec.communication.weights,
@@ -42,11 +48,6 @@ def build(spec: RunSpec) -> Plan:
             group_size=1 + engines * rollout.tensor_parallel,
         ),
     )
-
-
-def _gpus_of_a_node(roles: tuple[RolePlan, ...]) -> int:
-    """GPUs to ask of each node: sets start at GPU 0, so the highest number tells."""
-    return max((gpu + 1 for role in roles for gpus in role.gpus_by_node for gpu in gpus), default=0)
 
 
 def check_local(plan: Plan, available_gpus: int) -> None:

@@ -19,15 +19,20 @@ from hpcflow.spec.run import RunSpec
 Sets = dict[int, tuple[int, ...]]
 
 
-def place(spec: RunSpec) -> tuple[RolePlan, ...]:
-    """Every role of the run, placed.
+def place(spec: RunSpec, islands: Sequence[Sequence[RoleName]]) -> tuple[RolePlan, ...]:
+    """Every role of the run, placed; roles of different islands never share a node.
 
     Raises:
         SpecErrors: a role needs more GPUs of a node than a node has.
     """
     present = spec.roles.present()
     _refuse_too_large(spec, present)
-    sets = _own_sets(present, spec.slurm.gpus_per_node)
+    sets: dict[RoleName, Sets] = {}
+    first = 0
+    for names in islands:
+        own = _own_sets({name: present[name] for name in names}, spec.slurm.gpus_per_node)
+        sets |= {name: {first + node: gpus for node, gpus in found.items()} for name, found in own.items()}
+        first = 1 + max(node for found in sets.values() for node in found)
     for name, role in present.items():
         if role.share_with is not None:
             sets[name] = _shared_set(name, present, sets)
@@ -101,7 +106,7 @@ def _role_plan(name: RoleName, role: Placement, sets: Sets, spec: RunSpec) -> Ro
     resources = spec.slurm.resources.of(name)
     return RolePlan(
         role=name,
-        device="cuda" if role.on_gpus else "cpu",
+        device="cuda" if spec.computes_on_gpus(role) else "cpu",
         nodes=tuple(sets),
         gpus_by_node=tuple(sets.values()),
         shares_with=role.share_with,

@@ -46,6 +46,48 @@ class RolePlan:
 
 
 @dataclass(frozen=True)
+class JobStep:
+    """What one `srun` starts, one node agent per node: the roles that share a GPU set.
+
+    CPUs and memory are those of the step's fullest node; `component` is a position in `Plan.components`.
+    """
+
+    name: str
+    component: int
+    roles: tuple[RoleName, ...]
+    nodes: tuple[int, ...]
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_mib_per_node: int
+
+
+@dataclass(frozen=True)
+class Component:
+    """Nodes of one kind: the whole job, or one component of a heterogeneous job.
+
+    `nodes` are neighbouring numbers of the plan; CPUs, memory and GPUs are those of the fullest node.
+    """
+
+    roles: tuple[RoleName, ...]
+    nodes: tuple[int, ...]
+    partition: str | None
+    constraint: str | None
+    gpu_type: str | None
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_mib_per_node: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the run becomes a Slurm job: why so, and at what price."""
+
+    kind: Literal["steps", "hetjob"]
+    reason: str
+    price: str
+
+
+@dataclass(frozen=True)
 class TrainBatching:
     """Batch sizes of one trained role, per training step.
 
@@ -96,6 +138,9 @@ class Plan:
     nodes: int
     gpus_per_node: int
     roles: tuple[RolePlan, ...]
+    shape: Shape
+    components: tuple[Component, ...]
+    job_steps: tuple[JobStep, ...]
     batching: Batching
     weights: WeightRoute
 

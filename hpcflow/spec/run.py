@@ -20,7 +20,7 @@ from hpcflow.spec.fields import (
     refusal,
 )
 from hpcflow.spec.places import Places
-from hpcflow.spec.roles import Roles, Trained
+from hpcflow.spec.roles import Placement, Roles, Trained
 from hpcflow.spec.slurm import Slurm
 
 MAX_NAME_BYTES = 200
@@ -115,6 +115,7 @@ class RunSpec(Model):
 
     name: RunName
     seed: Index = 0
+    device: Literal["auto", "cpu"] = "auto"
     steps: Count
     model: ModelSource
     data: Data
@@ -133,13 +134,22 @@ class RunSpec(Model):
         self._places = places
         return self
 
+    def computes_on_gpus(self, role: Placement) -> bool:
+        """Whether the role's engine uses the GPUs that it gets; `device: cpu` leaves them idle."""
+        return role.on_gpus and self.device == "auto"
+
     def place(self, key: str) -> str:
         """`file:line key` of a dotted key, for refusals found after loading."""
         return self._places.describe(tuple(key.split(".")))
 
     @model_validator(mode="after")
     def _check(self) -> RunSpec:
-        rules = [*_name_rules(self.name), *_reference_rules(self), *_collective_rules(self)]
+        rules = [
+            *_name_rules(self.name),
+            *_reference_rules(self),
+            *_collective_rules(self),
+            *_kind_rules(self),
+        ]
         if rules:
             raise refusal(rules)
         return self
@@ -165,15 +175,31 @@ def _reference_rules(spec: RunSpec) -> list[Rule]:
     return []
 
 
+def _kind_rules(spec: RunSpec) -> list[Rule]:
+    """Roles on the same GPUs are on the same nodes."""
+    rules = []
+    for name, role in spec.roles.present().items():
+        if role.share_with is None:
+            continue
+        own, other = spec.slurm.node_kind(name), spec.slurm.node_kind(role.share_with)
+        if own != other:
+            problem = (
+                f"{name} shares the GPUs of {role.share_with}, but asks for other nodes ({own}; {other})"
+            )
+            hint = f"give both the same partition, constraint and gpu_type, or {name} no share_with"
+            rules.append(Rule(f"slurm.resources.{name}", problem, hint))
+    return rules
+
+
 def _collective_rules(spec: RunSpec) -> list[Rule]:
     """NCCL works between GPUs only, and gloo cannot gather shards that lie on GPUs."""
     trained: dict[str, Trained] = {"actor": spec.roles.actor, "critic": spec.roles.critic}
     key, stated = "communication.collectives", spec.communication.collectives
     for name, role in trained.items():
-        if stated == "nccl" and not role.on_gpus:
+        if stated == "nccl" and not spec.computes_on_gpus(role):
             hint = f"set roles.{name}.gpus_per_node, or communication.collectives: gloo"
             return [Rule(key, f"nccl needs GPUs, and {name} runs on CPUs", hint)]
-        if stated == "gloo" and role.on_gpus and role.nodes * role.ranks_per_node > 1:
+        if stated == "gloo" and spec.computes_on_gpus(role) and role.nodes * role.ranks_per_node > 1:
             problem = f"gloo cannot gather what the GPU ranks of {name} hold"
             return [Rule(key, problem, "set communication.collectives: nccl")]
     return []

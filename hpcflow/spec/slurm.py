@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -51,11 +51,31 @@ _OUR_VARIABLES = frozenset(
 )
 
 
-class RoleResources(Model):
-    """CPU cores and memory of one rank of a role."""
+class NodeKind(NamedTuple):
+    """Which nodes a role is to get; None leaves it to Slurm."""
+
+    partition: str | None
+    constraint: str | None
+    gpu_type: str | None
+
+    def __str__(self) -> str:
+        named = [f"{key} {value}" for key, value in self._asdict().items() if value is not None]
+        return ", ".join(named) or "any node"
+
+
+class RankResources(Model):
+    """CPU cores and memory of one rank."""
 
     cpus_per_rank: Count = 1
     memory_gib_per_rank: Gibibytes = 4.0
+
+
+class RoleResources(RankResources):
+    """Of one rank of a role; the kind of its nodes where it is not the one of the `slurm` table."""
+
+    partition: Text | None = None
+    constraint: Text | None = None
+    gpu_type: Text | None = None
 
 
 class Resources(Model):
@@ -92,14 +112,22 @@ class Slurm(Model):
     constraint: Text | None = None
     gpus_per_node: Gpus = 0
     gpu_type: Text | None = None
+    shape: Literal["auto", "steps", "hetjob"] = "auto"
     signal_lead_s: Annotated[int, Field(ge=10, le=65535)] = 120
     resources: Resources = Resources()
-    driver: RoleResources = RoleResources()
+    driver: RankResources = RankResources()
     options: dict[OptionName, OptionValue] = Field(default={})
     environment: dict[EnvironmentName, str] = Field(default={})
     nccl: dict[NcclName, str] = Field(default={})
     modules: list[Text] = Field(default=[])
     container_prefix: list[Text] = Field(default=[])
+
+    def node_kind(self, role: RoleName) -> NodeKind:
+        """What the role asks of its nodes."""
+        own = self.resources.of(role)
+        return NodeKind(
+            own.partition or self.partition, own.constraint or self.constraint, own.gpu_type or self.gpu_type
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Slurm:

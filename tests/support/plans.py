@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hpcflow.plan.plan import Batching, Plan, RankPlan, RolePlan, TrainBatching, WeightRoute
+from hpcflow.plan.plan import (
+    Batching,
+    Component,
+    JobStep,
+    Plan,
+    RankPlan,
+    RolePlan,
+    Shape,
+    TrainBatching,
+    WeightRoute,
+)
 from hpcflow.spec.roles import ROLE_NAMES, RoleName
 
 
@@ -14,6 +24,38 @@ def _trained(microbatch: int) -> TrainBatching:
         accumulation=32 // microbatch,
         optimizer_steps_per_step=4,
         optimizer_steps_total=800,
+    )
+
+
+def _component(gpus: int) -> Component:
+    return Component(
+        roles=ROLE_NAMES,
+        nodes=(0,),
+        partition=None,
+        constraint=None,
+        gpu_type=None,
+        gpus_per_node=gpus,
+        cpus_per_node=6,
+        memory_mib_per_node=24 * 1024,
+    )
+
+
+def _steps(on_gpu: bool) -> tuple[JobStep, ...]:
+    """On GPUs the actor's step starts its sharers, too."""
+    groups: list[tuple[RoleName, ...]] = [(role,) for role in ROLE_NAMES]
+    if on_gpu:
+        groups = [("actor", "reference", "reward"), ("critic",), ("rollout",)]
+    return tuple(
+        JobStep(
+            name="+".join(group),
+            component=0,
+            roles=group,
+            nodes=(0,),
+            gpus_per_node=int(on_gpu),
+            cpus_per_node=len(group),
+            memory_mib_per_node=4 * 1024 * len(group),
+        )
+        for group in groups
     )
 
 
@@ -51,6 +93,9 @@ def a_plan(*, on_gpu: bool = False, name: str = "sums") -> Plan:
         nodes=1,
         gpus_per_node=3 if on_gpu else 0,
         roles=roles,
+        shape=Shape("steps", "all roles want the same kind of node", "starts like any job"),
+        components=(_component(3 if on_gpu else 0),),
+        job_steps=_steps(on_gpu),
         batching=batching,
         weights=WeightRoute(backend="gloo", sender="actor", receiver="rollout", group_size=2),
     )

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from hpcflow.errors import SpecErrors
 from hpcflow.plan.placement import check, place
 from hpcflow.plan.plan import RolePlan
+from hpcflow.plan.shape import islands
+from hpcflow.spec.run import RunSpec
 from tests.support.specs import tiny_spec
 
 
 def gpus(roles: Sequence[RolePlan]) -> dict[str, dict[int, tuple[int, ...]]]:
     """GPU sets by role and node."""
     return {role.role: dict(zip(role.nodes, role.gpus_by_node, strict=True)) for role in roles}
+
+
+def placed(spec: RunSpec) -> tuple[RolePlan, ...]:
+    """All roles, in the islands that the spec leads to."""
+    return place(spec, islands(spec))
 
 
 def on_gpus(role: str, ranks: int, *, nodes: int = 1, share: str = "null") -> list[str]:
@@ -31,7 +38,7 @@ def on_gpus(role: str, ranks: int, *, nodes: int = 1, share: str = "null") -> li
 
 
 def test_roles_on_cpus_share_node_0_and_hold_no_gpus(tmp_path: Path) -> None:
-    roles = place(tiny_spec(tmp_path, "roles.rollout.ranks_per_node=2"))
+    roles = placed(tiny_spec(tmp_path, "roles.rollout.ranks_per_node=2"))
     assert [role.role for role in roles] == ["actor", "critic", "reference", "reward", "rollout"]
     assert {role.device for role in roles} == {"cpu"}
     assert {role.nodes for role in roles} == {(0,)}
@@ -47,7 +54,7 @@ def test_first_fit_in_the_order_of_the_roles(tmp_path: Path) -> None:
         "roles.rollout={max_response_tokens: 8, gpus_per_node: 4, tensor_parallel: 2, ranks_per_node: 2}"
     ]
     nccl = ["communication.collectives=nccl", "slurm.gpus_per_node=8"]
-    roles = place(tiny_spec(tmp_path, *overrides, *rollout, *nccl))
+    roles = placed(tiny_spec(tmp_path, *overrides, *rollout, *nccl))
     assert gpus(roles) == {
         "actor": {0: (0, 1, 2, 3), 1: (0, 1, 2, 3)},
         "critic": {0: (4, 5, 6)},
@@ -70,7 +77,7 @@ def test_a_chain_of_sharing_uses_the_first_gpus_of_its_owner(tmp_path: Path) -> 
         *on_gpus("rollout", 4),
     ]
     nccl = ["communication.collectives=nccl", "slurm.gpus_per_node=8"]
-    sets = gpus(place(tiny_spec(tmp_path, *overrides, *nccl)))
+    sets = gpus(placed(tiny_spec(tmp_path, *overrides, *nccl)))
     assert sets["reference"] == {0: (0,)}
     assert sets["rollout"] == {0: (1, 2, 3, 4)}
     assert sets["actor"] == {0: (1, 2)}
@@ -86,7 +93,7 @@ def test_more_gpus_than_a_node_has_are_refused(tmp_path: Path) -> None:
         "slurm.gpus_per_node=4",
     )
     with pytest.raises(SpecErrors) as caught:
-        place(spec)
+        placed(spec)
     assert str(caught.value) == (
         "--set roles.actor.gpus_per_node: more than the 4 GPUs of a node (got 8)\n"
         "  use more nodes (roles.actor.nodes), or correct slurm.gpus_per_node"
@@ -96,7 +103,7 @@ def test_more_gpus_than_a_node_has_are_refused(tmp_path: Path) -> None:
 def test_the_size_of_a_node_must_be_known(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, *on_gpus("rollout", 1))
     with pytest.raises(SpecErrors) as caught:
-        place(spec)
+        placed(spec)
     assert str(caught.value).endswith(
         "ppo.yaml:1 slurm.gpus_per_node: must say how many GPUs a node has, because rollout run on "
         "GPUs (got 0)"
@@ -104,7 +111,7 @@ def test_the_size_of_a_node_must_be_known(tmp_path: Path) -> None:
 
 
 def test_the_checker_sees_overlap_and_strays(tmp_path: Path) -> None:
-    roles = place(
+    roles = placed(
         tiny_spec(tmp_path, *on_gpus("reference", 1), *on_gpus("rollout", 1), "slurm.gpus_per_node=2")
     )
     reference, rollout = roles[2], roles[4]
@@ -152,7 +159,7 @@ def test_sets_are_disjoint_within_nodes_and_every_rank_is_placed(
     capacity, overrides = drawn
     with tempfile.TemporaryDirectory() as folder:
         spec = tiny_spec(Path(folder), *overrides)
-    roles = place(spec)
+    roles = placed(spec)
     check(roles)
     owned: set[tuple[int, int]] = set()
     for plan, asked in zip(roles, spec.roles.present().values(), strict=True):

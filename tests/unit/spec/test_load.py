@@ -316,6 +316,9 @@ def test_the_resolved_spec_holds_every_default_and_comes_back_equal(tmp_path: Pa
     assert content["slurm"]["resources"]["rollout"] == {
         "cpus_per_rank": 1,
         "memory_gib_per_rank": 4.0,
+        "partition": None,
+        "constraint": None,
+        "gpu_type": None,
     }
 
 
