@@ -24,7 +24,8 @@ def plan_text(plan: Plan) -> str:
     title = f"{plan.name}: {plan.steps} steps on {_count(plan.nodes, 'node')}, {gpus}"
     route = plan.weights
     weights = f"weights: {route.sender} -> {route.receiver} by {route.backend}"
-    return "\n".join([title, "", _roles(plan), weights, "", _batching(plan)])
+    warned = [f"warning: {sentence}" for sentence in plan.warnings]
+    return "\n".join([title, "", _roles(plan), *warned, weights, "", _batching(plan)])
 
 
 def _roles(plan: Plan) -> str:

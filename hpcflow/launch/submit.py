@@ -28,6 +28,7 @@ from hpcflow.rundir import RunDir
 from hpcflow.spec.files import check_files
 from hpcflow.spec.load import load, save
 from hpcflow.spec.run import RunSpec
+from hpcflow.spec.topology import read_topology
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def resolve(spec_path: Path, overrides: Sequence[str]) -> tuple[RunSpec, Plan]:
         UserError: a fault of the spec, or of a file that it names.
     """
     spec = load(spec_path, overrides)
-    plan = build.build(spec)
+    plan = build.build(spec, read_topology(spec))
     check_files(spec)
     return spec, plan
 

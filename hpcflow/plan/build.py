@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from hpcflow.errors import SpecError, SpecErrors, UserError
 from hpcflow.plan import shape as shapes
+from hpcflow.plan import straddles
 from hpcflow.plan.batching import build_batching
 from hpcflow.plan.placement import place
 from hpcflow.plan.plan import Plan, WeightRoute
 from hpcflow.spec.run import RunSpec
+from hpcflow.spec.topology import NodeTopology
 
 
-def build(spec: RunSpec) -> Plan:
-    """Place all roles and compute all batch sizes.
+def build(spec: RunSpec, topology: NodeTopology | None = None) -> Plan:
+    """Place all roles and compute all batch sizes; `topology` is what `read_topology(spec)` returned.
 
     Raises:
         SpecErrors: everything that does not fit or divide.
     """
+    assert (topology is None) == (spec.slurm.topology is None), spec.slurm.topology
     faults: list[SpecError] = []
     try:
         batching = build_batching(spec)
@@ -23,7 +26,7 @@ def build(spec: RunSpec) -> Plan:
         faults += error.faults
     try:
         islands = shapes.islands(spec)
-        roles = place(spec, islands)
+        roles = place(spec, islands, topology)
     except SpecErrors as error:
         faults += error.faults
     if faults:
@@ -47,6 +50,7 @@ def build(spec: RunSpec) -> Plan:
             receiver="rollout",
             group_size=1 + engines * rollout.tensor_parallel,
         ),
+        warnings=straddles.warnings(spec, topology, roles, components),
     )
 
 

@@ -2,7 +2,8 @@
 
 A role's GPUs on a node are one set, and each rank takes neighbouring GPUs of it: a tensor-parallel
 group never crosses a node. Sets of two roles overlap only where one says `share_with`; it then uses
-the first GPUs of the other's set. Roles on CPUs start at node 0 and count no capacity. Pure.
+the first GPUs of the other's set. Roles on CPUs start at node 0 and count no capacity. Which GPUs of a node
+a set gets is `topology`'s choice where the node is known; else they follow each other. Pure.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import itertools
 from collections.abc import Sequence
 
 from hpcflow.errors import SpecError, SpecErrors
+from hpcflow.plan import topology
 from hpcflow.plan.plan import RankPlan, RolePlan
 from hpcflow.spec.roles import Placement, RoleName
 from hpcflow.spec.run import RunSpec
+from hpcflow.spec.topology import NodeTopology
 
 # GPU numbers by node number, in the order in which a role uses its nodes.
 Sets = dict[int, tuple[int, ...]]
 
 
-def place(spec: RunSpec, islands: Sequence[Sequence[RoleName]]) -> tuple[RolePlan, ...]:
+def place(
+    spec: RunSpec, islands: Sequence[Sequence[RoleName]], nodes: NodeTopology | None = None
+) -> tuple[RolePlan, ...]:
     """Every role of the run, placed; roles of different islands never share a node.
 
     Raises:
@@ -31,6 +36,7 @@ def place(spec: RunSpec, islands: Sequence[Sequence[RoleName]]) -> tuple[RolePla
     first = 0
     for names in islands:
         own = _own_sets({name: present[name] for name in names}, spec.slurm.gpus_per_node)
+        own = topology.locate(own, present, spec, nodes)
         sets |= {name: {first + node: gpus for node, gpus in found.items()} for name, found in own.items()}
         first = 1 + max(node for found in sets.values() for node in found)
     for name, role in present.items():
@@ -129,9 +135,8 @@ def check(roles: Sequence[RolePlan]) -> None:
             for node, gpus in zip(other.nodes, other.gpus_by_node, strict=True):
                 assert node not in sets or not set(gpus) & set(sets[node]), (role.role, other.role)
     for role in roles:
-        for node in role.nodes:
-            taken = [gpu for rank in role.ranks if rank.node == node for gpu in rank.gpus]
-            assert len(taken) == len(set(taken)), role.role
+        taken = [(rank.node, gpu) for rank in role.ranks for gpu in rank.gpus]
+        assert len(taken) == len(set(taken)), role.role
 
 
 def _owner(role: RolePlan, roles: Sequence[RolePlan]) -> RoleName:

@@ -65,7 +65,9 @@ class JobStep:
 class Component:
     """Nodes of one kind: the whole job, or one component of a heterogeneous job.
 
-    `nodes` are neighbouring numbers of the plan; CPUs, memory and GPUs are those of the fullest node.
+    `nodes` are neighbouring numbers of the plan; CPUs, memory and GPUs are those of the fullest node. With
+    `gpus_are_numbered` the plan's GPU numbers are those of the node, which the job gets whole; otherwise
+    they are places among what Slurm grants.
     """
 
     roles: tuple[RoleName, ...]
@@ -76,6 +78,7 @@ class Component:
     gpus_per_node: int
     cpus_per_node: int
     memory_mib_per_node: int
+    gpus_are_numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class WeightRoute:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run."""
+    """What will run; `warnings` are sentences for a person, and change nothing."""
 
     name: str
     steps: int
@@ -143,6 +146,7 @@ class Plan:
     job_steps: tuple[JobStep, ...]
     batching: Batching
     weights: WeightRoute
+    warnings: tuple[str, ...] = ()
 
     def role(self, name: RoleName) -> RolePlan:
         """The plan of one role; KeyError where the run has no such role."""

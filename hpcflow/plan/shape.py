@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from hpcflow.errors import SpecError, SpecErrors
+from hpcflow.plan import topology
 from hpcflow.plan.plan import Component, JobStep, RolePlan, Shape
 from hpcflow.spec.roles import Placement, RoleName
 from hpcflow.spec.run import RunSpec
@@ -109,6 +110,9 @@ def components(
             cpus[nodes[0]] += spec.slurm.driver.cpus_per_rank
             gibibytes[nodes[0]] += spec.slurm.driver.memory_gib_per_rank
         kind = spec.slurm.node_kind(names[0])
+        gpus = _gpus_of_a_node(members)
+        if gpus and topology.takes_whole_nodes(spec):
+            gpus = spec.slurm.gpus_per_node
         found.append(
             Component(
                 roles=tuple(names),
@@ -116,9 +120,12 @@ def components(
                 partition=kind.partition,
                 constraint=kind.constraint,
                 gpu_type=kind.gpu_type,
-                gpus_per_node=_gpus_of_a_node(members),
+                gpus_per_node=gpus,
                 cpus_per_node=max(cpus.values()),
                 memory_mib_per_node=mebibytes(max(gibibytes.values())),
+                gpus_are_numbered=spec.slurm.topology is not None
+                and gpus > 0
+                and not topology.obstacle(spec, names, gpus),
             )
         )
     return tuple(found)

@@ -106,6 +106,7 @@ class Communication(Model):
     collectives: Literal["gloo", "nccl"] = "gloo"
     weights: Literal["gloo"] = "gloo"
     weight_bucket_mib: Count = 256
+    interface: Text | None = None
     call_timeout_s: Seconds = 600.0
     collective_timeout_s: Seconds = 300.0
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from hpcflow.spec.fields import Count, Gibibytes, Gpus, Model, Rule, Text, refusal
+from hpcflow.spec.fields import Count, FilePath, Gibibytes, Gpus, Model, Rule, Text, refusal
 from hpcflow.spec.roles import RoleName
 
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -112,6 +112,7 @@ class Slurm(Model):
     constraint: Text | None = None
     gpus_per_node: Gpus = 0
     gpu_type: Text | None = None
+    topology: FilePath | None = None
     shape: Literal["auto", "steps", "hetjob"] = "auto"
     signal_lead_s: Annotated[int, Field(ge=10, le=65535)] = 120
     resources: Resources = Resources()
