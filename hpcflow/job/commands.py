@@ -1,7 +1,4 @@
-"""What each process of an attempt is started with: command line and environment.
-
-Another launcher than the local one (Slurm steps) replaces this module's functions and nothing else.
-"""
+"""What the driver and each rank are started with, wherever that is: command line and environment."""
 
 from __future__ import annotations
 
@@ -22,6 +19,11 @@ def command_line(member: Member) -> list[str]:
     if member.role == DRIVER:
         return [sys.executable, "-m", "hpcflow.driver"]
     return [sys.executable, "-m", "hpcflow.roles", member.role]
+
+
+def members(plan: Plan) -> list[Member]:
+    """All ranks of a plan, by name."""
+    return [member for member, _, _ in ranks(plan)]
 
 
 def ranks(plan: Plan) -> list[tuple[Member, RolePlan, RankPlan]]:
@@ -50,18 +52,25 @@ def identities(plan: Plan, of_supervisor: ProcessIdentity) -> dict[Member, Proce
     return {**found, THE_DRIVER: identity(THE_DRIVER, 0, 1)}
 
 
-def environment(member: Member, plan: Plan, spec: RunSpec, *, base: Mapping[str, str]) -> dict[str, str]:
-    """Variables of one process, but for its identity; `base` is the supervisor's own environment.
+def local_gpus(plan: Plan, environ: Mapping[str, str]) -> dict[int, str]:
+    """Names of this machine's GPUs by the plan's numbers, which are positions in what was granted."""
+    granted = environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = granted.split(",") if granted else [str(gpu) for gpu in range(plan.gpus_per_node)]
+    return dict(enumerate(names))
 
-    GPU numbers of the plan are positions in the list that was granted to the job.
+
+def environment(
+    member: Member, plan: Plan, spec: RunSpec, *, base: Mapping[str, str], gpus: Mapping[int, str]
+) -> dict[str, str]:
+    """Variables of one process, but for its identity.
+
+    `base` is the environment of the process that starts it, `gpus` are names by the plan's numbers.
     """
-    gpus: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
     cpus = spec.slurm.driver.cpus_per_rank
     for found, role, rank in ranks(plan):
         if found == member:
-            gpus, cpus = rank.gpus, role.cpus_per_rank
-    granted = base.get("CUDA_VISIBLE_DEVICES", "")
-    names = granted.split(",") if granted else [str(gpu) for gpu in range(max(gpus, default=-1) + 1)]
+            taken, cpus = rank.gpus, role.cpus_per_rank
     return {
         **base,
         "OMP_NUM_THREADS": str(cpus),
@@ -70,5 +79,5 @@ def environment(member: Member, plan: Plan, spec: RunSpec, *, base: Mapping[str,
         "PYTHONUNBUFFERED": "1",
         **spec.slurm.environment,
         **spec.slurm.nccl,
-        "CUDA_VISIBLE_DEVICES": ",".join(names[gpu] for gpu in gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus[gpu] for gpu in taken),
     }

@@ -7,7 +7,7 @@ checks of inputs; the driver for all endpoints; each beat for the order to leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcflow.job.verdict import THE_DRIVER, Member
@@ -34,14 +34,21 @@ class _Waiter:
 class Desk:
     """What the processes have told of themselves, and who waits for what."""
 
-    def __init__(self, roles: Sequence[Member], send: Callable[[bytes, Answer], None]) -> None:
-        self.hosts: dict[Member, str] = {}
+    def __init__(
+        self,
+        roles: Sequence[Member],
+        send: Callable[[bytes, Answer], None],
+        hosts: Mapping[Member, str] | None = None,
+    ) -> None:
+        """`hosts` is where ranks will be, as far as that is known before they say so."""
+        self.hosts: dict[Member, str] = dict(hosts or {})
         self.resident_bytes: dict[Member, int] = {}
         self.released = False
         self._send = send
         self._roles = tuple(roles)
         self._stores: dict[str, RendezvousOffer] = {}
         self._unchecked = {*roles, THE_DRIVER}
+        self._measured = frozenset(self._unchecked)
         self._ready: dict[Member, Ready] = {}
         self._waiters: list[_Waiter] = []
 
@@ -58,7 +65,9 @@ class Desk:
                 self.hosts[member] = request.host
             case Beat():
                 self.hosts[member] = request.host
-                self.resident_bytes[member] = request.resident_bytes
+                # Those of a node agent are its ranks', who tell them, too.
+                if member in self._measured:
+                    self.resident_bytes[member] = request.resident_bytes
         self._waiters.append(_Waiter(peer, request, now + request.hold_s))
         self.serve(now)
 

@@ -8,6 +8,7 @@ Never touches a process, a socket or the clock. Rules:
   the run: exit code 0 is done, 75 is stopped.
 - Preemption outranks death: while a report of TERM is younger than `preemption_s`, a death is part of
   the stop. The driver goes on saving until it leaves or fails; either way the outcome is `stopped`.
+- INT is what a person sends, TERM and USR2 are what a scheduler sends: only those want the job requeued.
 - A first request to stop is passed on to the driver; before all ranks are ready nothing is lost, so it
   ends the attempt. A second INT or TERM kills everything.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcflow.errors import EXIT_OK, EXIT_REQUEUE
@@ -53,11 +54,15 @@ class Action(enum.Enum):
 class Machine:
     """One attempt; every event may return actions. `over` when no process is left."""
 
-    def __init__(self, roles: Sequence[Member], limits: Limits, now: float) -> None:
+    def __init__(
+        self, roles: Sequence[Member], limits: Limits, now: float, *, steps: Iterable[Member] = ()
+    ) -> None:
+        """`steps` are the job steps in which ranks are, if they are in any."""
         self.limits = limits
-        self.alive = {*roles, THE_DRIVER}
+        self.alive = {*roles, *steps, THE_DRIVER}
         self.not_ready = set(roles)
         self.verdict: Verdict | None = None
+        self.stopped_by_person = False
         self.statuses: dict[Member, int] = {}
         self._evidence: list[Evidence] = []
         self._reporters: set[Member] = set()
@@ -98,6 +103,8 @@ class Machine:
 
     def exited(self, member: Member, status: int, now: float) -> list[Action]:
         """A process ended: `status` is its exit code, or minus the number of a signal."""
+        if member not in self.alive:  # told late: its step had ended before
+            return []
         self.alive.discard(member)
         self.statuses[member] = status
         if self.verdict is not None:
@@ -117,6 +124,16 @@ class Machine:
             return self._conclude("stopped", Evidence(member, "preempted", message, now), now)
         if member not in self._reporters:
             self._add(death(member, status, now))
+        return []
+
+    def step_ended(
+        self, step: Member, ranks: Iterable[Member], evidence: Evidence, now: float
+    ) -> list[Action]:
+        """A step is over and its ranks are gone with it; `evidence` counts if some had still been there."""
+        cut_off = self.alive.intersection(ranks)
+        self.alive -= {step, *cut_off}
+        if self.verdict is None and cut_off and not self._preempted(now):
+            self._add(evidence)
         return []
 
     def signalled(self, signum: int, now: float) -> list[Action]:
@@ -142,6 +159,8 @@ class Machine:
             return []
         if signum == signal.SIGTERM:
             self._last_term = now
+        if not self.stopping:
+            self.stopped_by_person = signum == signal.SIGINT
         return self._ask_to_stop(now)
 
     def tick(self, now: float) -> list[Action]:

@@ -83,9 +83,15 @@ class Children:
             if only(child.member):
                 child.process.send_signal(signum)
 
-    def kill(self) -> None:
-        """Kill all children and all descendants."""
-        _kill(self._descendants())
+    def kill(self, only: Callable[[Member], bool] = lambda member: True) -> None:
+        """Kill children and all descendants but those of children that are left out."""
+        left_out = {
+            process
+            for child in self.running
+            if not only(child.member)
+            for process in _tree(child.process.pid)
+        }
+        _kill(process for process in self._descendants() if process not in left_out)
 
     def sweep(self) -> list[int]:
         """Kill descendants until none is left; returns the pids of those that would not end."""
@@ -121,6 +127,14 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from hpcflow.job.verdict import Member, Verdict
 from hpcflow.observe.exit_report import ExitReport
@@ -41,7 +42,7 @@ def build(
         cause=blamed.cause,
         role=blamed.member.role,
         rank=blamed.member.rank,
-        host=hosts.get(blamed.member, socket.gethostname()),
+        host=blamed.host or hosts.get(blamed.member, socket.gethostname()),
         message=blamed.message,
         hint=blamed.hint,
         exit_code=exit_code,
@@ -83,8 +84,13 @@ def _log_of(attempt: AttemptDir, member: Member) -> tuple[str, list[str]]:
     path = attempt.log(member.role, max(member.rank, 0))
     if not path.is_file():
         return "", []
+    return str(path), tail_of(path, _TAIL_BYTES).splitlines()[-_TAIL_LINES:]
+
+
+def tail_of(path: Path, size: int) -> str:
+    """The last `size` bytes of a log, as text; empty where there is no such log."""
+    if not path.is_file():
+        return ""
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    return str(path), text.splitlines()[-_TAIL_LINES:]
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read().decode(errors="replace")

@@ -4,8 +4,9 @@ A thin loop around `Machine` (what to do) and `Desk` (what to answer). It waits 
 and signals at once, at most `_TICK_S`; processes wait for each other only through its control socket.
 Never restarts anything, and never leaves before all that it started is gone.
 
-Exit codes: 0 done, 75 stopped and resumable, 3 failed, or ended at once by a second request. Under
-submitit's local executor none of them restarts anything (only 144 would): the run ends here.
+Exit codes: 0 done, 75 stopped by a scheduler and resumable, 130 stopped by a person (INT), 3 failed. Under
+submitit's local executor none of them restarts anything (only 144 would): the run ends here. On Slurm 75 asks
+for a requeue.
 """
 
 from __future__ import annotations
@@ -14,25 +15,30 @@ import itertools
 import logging
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 import zmq
 
 from hpcflow import atomic, signals
-from hpcflow.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUEUE
-from hpcflow.job import commands, report
+from hpcflow.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEUE
+from hpcflow.job import report
+from hpcflow.job.commands import members
 from hpcflow.job.desk import Desk
+from hpcflow.job.launchers import Launcher, LocalLauncher
 from hpcflow.job.machine import Action, Limits, Machine
 from hpcflow.job.processes import Children
+from hpcflow.job.report import tail_of
 from hpcflow.job.verdict import THE_DRIVER, Evidence, Member, Verdict, reported
 from hpcflow.observe.exit_report import ExitReport, write_exit
 from hpcflow.observe.processes import ProcessMark
 from hpcflow.plan.plan import Plan
-from hpcflow.rpc.control import Beat, FaultReport, Ready, Request, Signalled
+from hpcflow.rpc.control import Beat, Exited, FaultReport, Ready, Request, Signalled
 from hpcflow.rpc.control_server import ControlServer
 from hpcflow.rpc.identity import SUPERVISOR, ProcessIdentity
 from hpcflow.rundir import AttemptDir, RunDir
@@ -45,11 +51,16 @@ _TICK_S = 0.2
 # A process is silent after so long, and never before it has missed so many beats.
 _SILENT_S = 120.0
 _SILENT_BEATS = 4
-_LOCAL_ADDRESS = "127.0.0.1"
+# The end of a step's output is enough to tell why it ended.
+_STEP_OUTPUT_BYTES = 65536
+
+MakeLauncher = Callable[[Plan, RunSpec], Launcher]
 
 
-def supervise(run: RunDir, *, command: commands.Command = commands.command_line) -> int:
+def supervise(run: RunDir, launcher: MakeLauncher = LocalLauncher) -> int:
     """Run one attempt to its end, publish its exit report, return the exit code.
+
+    `launcher` is called with the run's plan and spec.
 
     Raises:
         OSError: the run folder cannot be written.
@@ -64,10 +75,12 @@ def supervise(run: RunDir, *, command: commands.Command = commands.command_line)
     signals.adopt_orphans()
     mark = ProcessMark.of(os.getpid())
     atomic.write_json(attempt.supervisor_json, msgspec.to_builtins(mark))
+    by_person = False
     try:
         plan, spec = Plan.load(run.plan_json), load_resolved(run.spec_json)
-        supervisor = Supervisor(attempt, plan, spec, requests=wake_read)
-        outcome = supervisor.run(run, command)
+        supervisor = Supervisor(attempt, spec, launcher(plan, spec), members(plan), requests=wake_read)
+        outcome = supervisor.run(run)
+        by_person = supervisor.stopped_by_person
     except Exception as error:
         _log.exception("the supervisor failed")
         message = f"{type(error).__name__}: {error}"
@@ -75,19 +88,20 @@ def supervise(run: RunDir, *, command: commands.Command = commands.command_line)
         verdict = Verdict("failed", evidence)
         outcome = report.build(attempt, verdict, statuses={}, hosts={}, resident_bytes={})
         write_exit(attempt, outcome)
-    return exit_code(outcome)
+    return exit_code(outcome, by_person=by_person)
 
 
 def _pass_on(pipe: int, signum: int) -> None:
     os.write(pipe, bytes([signum]))
 
 
-def exit_code(outcome: ExitReport) -> int:
-    """Of `python -m hpcflow.job`."""
+def exit_code(outcome: ExitReport, *, by_person: bool = False) -> int:
+    """Of `python -m hpcflow.job`; what a person stopped is not to be requeued."""
     if outcome.outcome == "done":
         return EXIT_OK
-    resumable = outcome.outcome == "stopped" and outcome.cause != "aborted"
-    return EXIT_REQUEUE if resumable else EXIT_FAILED
+    if outcome.outcome == "failed" or outcome.cause == "aborted":
+        return EXIT_FAILED
+    return EXIT_INTERRUPTED if by_person else EXIT_REQUEUE
 
 
 def new_attempt(run: RunDir) -> AttemptDir:
@@ -105,18 +119,24 @@ def new_attempt(run: RunDir) -> AttemptDir:
 
 
 class Supervisor:
-    """One attempt on this host; `requests` is a pipe of signal numbers."""
+    """One attempt; `roles` are its ranks, `requests` is a pipe of signal numbers."""
 
-    def __init__(self, attempt: AttemptDir, plan: Plan, spec: RunSpec, *, requests: int) -> None:
+    def __init__(
+        self,
+        attempt: AttemptDir,
+        spec: RunSpec,
+        launcher: Launcher,
+        roles: Sequence[Member],
+        *,
+        requests: int,
+    ) -> None:
         self._attempt = attempt
-        self._plan = plan
-        self._spec = spec
+        self._launcher = launcher
         self._requests = requests
         self._token = secrets.token_hex(32)
-        self._control = ControlServer(_LOCAL_ADDRESS, self._token)
+        self._control = ControlServer(launcher.address, self._token)
         self._children = Children()
-        roles = [member for member, _, _ in commands.ranks(plan)]
-        self._desk = Desk(roles, self._control.answer)
+        self._desk = Desk(roles, self._control.answer, launcher.hosts)
         lead_s = float(spec.slurm.signal_lead_s)
         limits = Limits(
             spec.health.start_timeout_s,
@@ -124,16 +144,21 @@ class Supervisor:
             preemption_s=lead_s,
             silent_s=max(_SILENT_S, _SILENT_BEATS * spec.health.heartbeat_s),
         )
-        self._machine = Machine(roles, limits, time.monotonic())
+        self._machine = Machine(roles, limits, time.monotonic(), steps=launcher.steps)
         self._poller = zmq.Poller()
         self._poller.register(self._control.socket, zmq.POLLIN)
         self._poller.register(requests, zmq.POLLIN)
 
-    def run(self, run: RunDir, command: commands.Command) -> ExitReport:
+    @property
+    def stopped_by_person(self) -> bool:
+        """Whether it was a person who asked to stop, not a scheduler."""
+        return self._machine.stopped_by_person
+
+    def run(self, run: RunDir) -> ExitReport:
         """Start everything, wait for the end, publish the report when nothing is left."""
         sweeper = self._start_sweeper()
         try:
-            self._start(run, command)
+            self._start(run)
             while not self._machine.over:
                 self._turn()
         finally:
@@ -172,7 +197,7 @@ class Supervisor:
         self._children.spare(sweeper.pid)
         return sweeper
 
-    def _start(self, run: RunDir, command: commands.Command) -> None:
+    def _start(self, run: RunDir) -> None:
         own = ProcessIdentity(
             run_dir=run.path.absolute(),
             attempt=self._attempt.number,
@@ -182,19 +207,15 @@ class Supervisor:
             rank=0,
             local_rank=0,
             world_size=1,
-            address=_LOCAL_ADDRESS,
+            address=self._launcher.address,
             parent=None,
         )
-        for member, identity in commands.identities(self._plan, own).items():
-            environ = commands.environment(member, self._plan, self._spec, base=os.environ)
-            child = self._children.start(
-                member,
-                command(member),
-                environ={**environ, **identity.to_environ()},
-                log=self._attempt.log(member.role, member.rank),
-            )
+        for start in self._launcher.starts(own):
+            member = start.member
+            log = self._attempt.log(member.role, member.rank)
+            child = self._children.start(member, start.argv, environ=start.environ, log=log)
             self._poller.register(child.pidfd, zmq.POLLIN)
-            _log.info("started %s: pid %d", member, child.process.pid)
+            _log.info("started %s: pid %d: %s", member, child.process.pid, shlex.join(start.argv))
 
     def _turn(self) -> None:
         """Wait for events or a tick, tell the machine, do what it says."""
@@ -211,7 +232,7 @@ class Supervisor:
         for child, status in self._children.reap():
             self._poller.unregister(child.pidfd)
             _log.info("%s ended: %d", child.member, status)
-            actions += self._machine.exited(child.member, status, now)
+            actions += self._ended(child.member, status, now)
         if self._requests in ready:
             for signum in os.read(self._requests, 64):
                 _log.info("received %s", signal.Signals(signum).name)
@@ -219,6 +240,14 @@ class Supervisor:
         for action in [*actions, *self._machine.tick(now)]:
             self._do(action, now)
         self._desk.serve(now)
+
+    def _ended(self, member: Member, status: int, now: float) -> list[Action]:
+        """A child of the supervisor has ended: the driver, a rank, or a step with the ranks in it."""
+        if member not in self._launcher.steps:
+            return self._machine.exited(member, status, now)
+        output = tail_of(self._attempt.log(member.role, member.rank), _STEP_OUTPUT_BYTES)
+        evidence = self._launcher.blame(member, status, output, now)
+        return self._machine.step_ended(member, self._launcher.steps[member], evidence, now)
 
     def _note(self, request: Request, now: float) -> list[Action]:
         """Tell the machine of a request that matters to it."""
@@ -229,6 +258,10 @@ class Supervisor:
                 return self._machine.ready(member)
             case Beat():
                 return self._machine.beat(member, now)
+            case Exited():
+                ended = Member(request.at_role, request.at_rank)
+                _log.info("%s tells that %s ended: %d", member, ended, request.status)
+                return self._machine.exited(ended, request.status, now)
             case Signalled():
                 _log.info("%s received signal %d", member, request.signum)
                 return self._machine.signalled(request.signum, now)
@@ -249,7 +282,7 @@ class Supervisor:
             case Action.TERMINATE:
                 self._children.send(signal.SIGTERM)
             case Action.KILL:
-                self._children.kill()
+                self._launcher.kill(self._children)
 
 
 def _log_to(attempt: AttemptDir) -> None:

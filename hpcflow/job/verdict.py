@@ -33,7 +33,10 @@ THE_DRIVER = Member(DRIVER, 0)
 
 @dataclass(frozen=True)
 class Evidence:
-    """Something that ends the attempt. `status` is an exit code, or minus a signal's number, or None."""
+    """Something that ends the attempt. `status` is an exit code, or minus a signal's number, or None.
+
+    `host` is empty where it is the one that the member told of itself.
+    """
 
     member: Member
     cause: str
@@ -41,6 +44,7 @@ class Evidence:
     at: float
     hint: str = ""
     status: int | None = None
+    host: str = ""
 
     @property
     def weight(self) -> int:

@@ -23,6 +23,7 @@ CAUSES: dict[str, str] = {
     "stop_timeout": "asked to stop, but the driver had not left when the time was over",
     "spec": "the job's first step found a fault in the spec",
     "data": "the job's first step found a fault in the data",
+    "step_failed": "Slurm could not start a step on all its nodes, or lost it",
     "start_timeout": "a rank was not ready in time",
     "killed": "a process was ended by a signal that the supervisor did not send",
     "exited": "a process ended by itself without saying why",

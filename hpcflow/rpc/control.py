@@ -74,6 +74,14 @@ class FaultReport(ControlMessage, frozen=True, tag="fault"):
     hint: str
 
 
+class Exited(ControlMessage, frozen=True, tag="exited"):
+    """A rank that the sender, a node agent, had started has ended: exit code, or minus a signal's number."""
+
+    at_role: str
+    at_rank: int
+    status: int
+
+
 class Signalled(ControlMessage, frozen=True, tag="signalled"):
     """The sender received a signal."""
 
@@ -94,6 +102,7 @@ Request = (
     | Ready
     | EndpointsWanted
     | FaultReport
+    | Exited
     | Signalled
     | Beat
 )
@@ -200,6 +209,13 @@ class ControlClient:
             self.fault(fault.cause, fault.message, fault.hint, role=role, rank=error.rank)
         else:
             self.fault(fault.cause, fault.message, fault.hint)
+
+    def exited(self, role: str, rank: int, status: int) -> None:
+        """Tell that a rank has ended which this process had started; never raises."""
+        try:
+            self._ask(Exited(*self._sender(), at_role=role, at_rank=rank, status=status))
+        except RpcError as error:
+            _log.error("cannot report the end of %s rank %d (%d): %s", role, rank, status, error)
 
     def signalled(self, signum: int) -> None:
         """Tell that this process received a signal; never raises."""

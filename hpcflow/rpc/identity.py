@@ -32,8 +32,9 @@ class RankEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProcessIdentity:
     """One process of one attempt.
 
-    `parent` is the supervisor's pid where that is the parent, else None. `address` is what the
-    process binds and advertises; `control` is the supervisor's control endpoint.
+    `parent` is the pid of who started it where that is the parent, else None. `address` is what the
+    process binds and advertises, `host` the name of its machine (of its node, as Slurm calls it);
+    `control` is the supervisor's control endpoint.
     """
 
     run_dir: Path
@@ -46,11 +47,7 @@ class ProcessIdentity:
     world_size: int
     address: str
     parent: int | None
-
-    @property
-    def host(self) -> str:
-        """Name of this machine."""
-        return socket.gethostname()
+    host: str = field(default_factory=socket.gethostname)
 
     @staticmethod
     def from_environ(environ: Mapping[str, str] = os.environ) -> ProcessIdentity:
@@ -72,6 +69,7 @@ class ProcessIdentity:
                 world_size=int(environ["HPCFLOW_WORLD_SIZE"]),
                 address=environ["HPCFLOW_ADDRESS"],
                 parent=int(parent) if parent else None,
+                host=environ["HPCFLOW_HOST"],
             )
         except KeyError as error:
             raise UserError(
@@ -91,5 +89,6 @@ class ProcessIdentity:
             "HPCFLOW_LOCAL_RANK": str(self.local_rank),
             "HPCFLOW_WORLD_SIZE": str(self.world_size),
             "HPCFLOW_ADDRESS": self.address,
+            "HPCFLOW_HOST": self.host,
             "HPCFLOW_PARENT": "" if self.parent is None else str(self.parent),
         }

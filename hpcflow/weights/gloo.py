@@ -23,6 +23,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
+from hpcflow.rpc.addresses import towards
 from hpcflow.weights.base import (
     DTYPES,
     Manifest,
@@ -160,7 +161,9 @@ class GlooReceiver:
 
     def __init__(self, address: str, port: int, *, rank: int, world_size: int, timeout_s: float) -> None:
         store = join_store(address, port, timeout_s=timeout_s)
-        self._link = GlooLink(store, address=address, rank=rank, world_size=world_size, timeout_s=timeout_s)
+        # The sender's address is not ours where it is on another node.
+        own = towards(address, port)
+        self._link = GlooLink(store, address=own, rank=rank, world_size=world_size, timeout_s=timeout_s)
         self.manifest = Manifest.from_json(store.get(MANIFEST_KEY).decode())
 
     def receive(self, version: int, load: Callable[[ParameterSpec, torch.Tensor], None]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from hpcflow.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUEUE
+from hpcflow.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEUE
 from hpcflow.observe.exit_report import read_exit
 from hpcflow.rundir import RunDir
 from tests.support.fake_job import FakeJob, fake_job, lives, until
@@ -142,7 +142,8 @@ def test_a_request_to_stop_lets_the_driver_save(start: Start, signum: signal.Sig
     job = start({})
     job.wait_until_driving()
     job.supervisor.send_signal(signum)
-    assert ends_within_5_s(job) == EXIT_REQUEUE
+    # What a person stops by INT is not to be requeued.
+    assert ends_within_5_s(job) == (EXIT_INTERRUPTED if signum == signal.SIGINT else EXIT_REQUEUE)
     assert "saved" in job.pids()
     assert (job.report().outcome, job.report().cause) == ("stopped", "stopped")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from hpcflow.job.launchers import LocalLauncher
 from hpcflow.job.supervisor import supervise
 from hpcflow.job.verdict import Member
 from hpcflow.observe.exit_report import ExitReport, read_exit
@@ -120,4 +121,4 @@ def _command(run: Path) -> Callable[[Member], list[str]]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    sys.exit(supervise(RunDir(folder), command=_command(folder)))
+    sys.exit(supervise(RunDir(folder), lambda plan, spec: LocalLauncher(plan, spec, _command(folder))))

@@ -45,7 +45,8 @@ def plan(spec: RunSpec) -> Plan:
 
 def gpus(member: Member, plan: Plan, spec: RunSpec, granted: str | None) -> str:
     base = {} if granted is None else {"CUDA_VISIBLE_DEVICES": granted}
-    return commands.environment(member, plan, spec, base=base)["CUDA_VISIBLE_DEVICES"]
+    names = commands.local_gpus(replace(plan, gpus_per_node=3), base)
+    return commands.environment(member, plan, spec, base=base, gpus=names)["CUDA_VISIBLE_DEVICES"]
 
 
 def test_gpus_are_positions_in_what_was_granted(plan: Plan, spec: RunSpec) -> None:
@@ -60,7 +61,7 @@ def test_processes_without_gpus_see_none(plan: Plan, spec: RunSpec) -> None:
 
 
 def test_the_spec_adds_to_the_environment(plan: Plan, spec: RunSpec) -> None:
-    found = commands.environment(THE_DRIVER, plan, spec, base={"HOME": "/home/a b"})
+    found = commands.environment(THE_DRIVER, plan, spec, base={"HOME": "/home/a b"}, gpus={})
     assert found["HOME"] == "/home/a b"
     assert found["TZ"] == "UTC"
     assert found["NCCL_DEBUG"] == "WARN"

@@ -1,5 +1,7 @@
 import signal
 
+import pytest
+
 from hpcflow.job.machine import Action, Limits, Machine
 from hpcflow.job.verdict import THE_DRIVER, Evidence, Member, Verdict, death, reported
 
@@ -283,3 +285,63 @@ def test_a_driver_that_could_not_listen_yet_is_stopped() -> None:
 def test_an_unknown_cause_is_an_error_of_the_role() -> None:
     assert reported(ACTOR, "bad luck", "x", hint="", at=0).cause == "role_error"
     assert isinstance(reported(ACTOR, "data", "x", hint="", at=0), Evidence)
+
+
+STEP = Member("step_actor", 0)
+
+
+def lost_step(machine: Machine, now: float) -> None:
+    evidence = Evidence(STEP, "step_failed", "node2 is gone", now, host="node2")
+    assert machine.step_ended(STEP, [ACTOR, PEER], evidence, now) == []
+
+
+def test_a_step_that_ends_under_its_ranks_is_the_cause() -> None:
+    machine = Machine(ROLES, LIMITS, now=0, steps=[STEP])
+    lost_step(machine, 5)
+    machine.tick(5)
+    assert blamed(machine) == (STEP, "step_failed")
+    assert verdict(machine).evidence.host == "node2"
+    assert not machine.alive & {STEP, ACTOR, PEER}
+
+
+def test_a_step_whose_ranks_have_ended_says_nothing_new() -> None:
+    machine = Machine(ROLES, LIMITS, now=0, steps=[STEP])
+    machine.exited(ACTOR, -KILL, 5)
+    machine.exited(PEER, 0, 5)
+    lost_step(machine, 5)
+    machine.tick(5)
+    assert blamed(machine) == (ACTOR, "killed")
+
+
+def test_a_rank_whose_end_is_told_after_its_step_ended_adds_nothing() -> None:
+    machine = Machine(ROLES, LIMITS, now=0, steps=[STEP])
+    lost_step(machine, 5)
+    assert machine.exited(ACTOR, -KILL, 5) == []
+    machine.tick(5)
+    assert blamed(machine) == (STEP, "step_failed")
+
+
+def test_a_step_that_ends_after_term_is_part_of_the_preemption() -> None:
+    machine = running()
+    machine.alive.add(STEP)
+    machine.signalled(TERM, 10)
+    lost_step(machine, 20)
+    assert machine.tick(21) == []
+
+
+def test_an_attempt_is_over_when_its_steps_are_gone() -> None:
+    machine = Machine(ROLES, LIMITS, now=0, steps=[STEP])
+    for member in (*ROLES, THE_DRIVER):
+        machine.exited(member, 0, 5)
+    machine.tick(6)
+    assert not machine.over
+    lost_step(machine, 7)
+    assert machine.over
+
+
+@pytest.mark.parametrize(("signums", "by_person"), [([INT], True), ([TERM], False), ([USR2, INT], False)])
+def test_only_the_first_request_tells_who_asked(signums: list[int], by_person: bool) -> None:
+    machine = running()
+    for signum in signums:
+        machine.requested(signum, 10)
+    assert machine.stopped_by_person is by_person

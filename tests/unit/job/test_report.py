@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hpcflow import atomic
-from hpcflow.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUEUE
+from hpcflow.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEUE
 from hpcflow.job import report
 from hpcflow.job.supervisor import exit_code, new_attempt
 from hpcflow.job.verdict import Evidence, Member, Verdict, death
@@ -105,6 +105,11 @@ def test_the_supervisor_can_be_reported_as_lost(attempt: AttemptDir) -> None:
 def test_exit_codes(attempt: AttemptDir, outcome: Outcome, cause: str, code: int) -> None:
     found = build(attempt, Evidence(ACTOR, cause, "", 0.0))
     assert exit_code(msgspec.structs.replace(found, outcome=outcome)) == code
+
+
+def test_what_a_person_stopped_is_not_requeued(attempt: AttemptDir) -> None:
+    found = msgspec.structs.replace(build(attempt, Evidence(ACTOR, "stopped", "", 0.0)), outcome="stopped")
+    assert exit_code(found, by_person=True) == EXIT_INTERRUPTED
 
 
 def test_attempts_never_share_a_folder(tmp_path: Path) -> None:
