@@ -1,9 +1,12 @@
 """Every path of a run, and nothing else: the only channel between login node and job.
 
 RUN/spec.json plan.json job.json         written at submission
+RUN/cancelled.json                       written by a cancel of a job that waits
+RUN/batch.log                            standard output and error of Slurm's batch script, all attempts
 RUN/state.json metrics.jsonl             written by the driver
 RUN/checkpoints/step_00000020/           valid once its manifest is in it (MANIFEST)
 RUN/attempt_1/supervisor.json endpoints.json exit.json    written by the supervisor
+RUN/attempt_1/stop_asked                 made by the command that asks for a stop first, on Slurm
 RUN/attempt_1/logs/actor.0.log           standard output and error of one rank
 """
 
@@ -50,6 +53,11 @@ class AttemptDir:
         """Why the attempt ended; missing while it runs."""
         return self.path / "exit.json"
 
+    @property
+    def stop_asked(self) -> Path:
+        """Made by the command that is first to ask for a stop: a second request would end all at once."""
+        return self.path / "stop_asked"
+
 
 @dataclass(frozen=True)
 class RunDir:
@@ -76,6 +84,16 @@ class RunDir:
     def job_json(self) -> Path:
         """Executor and job id."""
         return self.path / "job.json"
+
+    @property
+    def cancelled_json(self) -> Path:
+        """Which job was cancelled while it waited to start."""
+        return self.path / "cancelled.json"
+
+    @property
+    def batch_log(self) -> Path:
+        """What Slurm's batch script wrote, in all attempts."""
+        return self.path / "batch.log"
 
     @property
     def state_json(self) -> Path:

@@ -68,14 +68,31 @@ def _walk(table: Table) -> Iterator[Table]:
     """A model and all models below it, in the order of the spec."""
     yield table
     for name, info in table.model.model_fields.items():
+        named = _named(info.annotation)
+        if named is not None:  # a table for each name that the user gives
+            yield from _walk(Table(named, (*table.key, name, "NAME"), _within((*table.key, name, "NAME"))))
         below = _models(info.annotation)
         for model in below:
             data: dict[str, Any] = {}
             if len(below) > 1:  # a tagged union: one table per kind
                 data = {"kind": typing.get_args(model.model_fields["kind"].annotation)[0]}
-            for part in reversed((*table.key, name)):
-                data = {part: data}
-            yield from _walk(Table(model, (*table.key, name), data))
+            yield from _walk(Table(model, (*table.key, name), _within((*table.key, name), data)))
+
+
+def _within(key: tuple[str, ...], data: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A document with `data` at `key`."""
+    data = data or {}
+    for part in reversed(key):
+        data = {part: data}
+    return data
+
+
+def _named(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 - any annotation
+    """The model of a mapping from names to models."""
+    if typing.get_origin(annotation) is not dict:
+        return None
+    value = typing.get_args(annotation)[1]
+    return value if isinstance(value, type) and issubclass(value, BaseModel) else None
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation

@@ -126,12 +126,16 @@ def status(run: Run, as_json: AsJson = False) -> None:
 @app.command()
 def logs(
     run: Run,
-    role: Annotated[str | None, typer.Option(help="Only this role, the driver or the supervisor.")] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Only this role, the driver, the supervisor or Slurm's batch script.")
+    ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Another attempt than the last.")] = None,
+    attempt: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Another attempt than the last, or all.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the run is over.")] = False,
 ) -> None:
-    """Print the logs, each line with its role and rank."""
+    """Print the logs, each line with its attempt, role and rank."""
     from hpcflow.cli import logs as commands
 
     commands.logs(run, role=role, rank=rank, attempt=attempt, follow=follow)

@@ -1,7 +1,8 @@
 """`--follow`: watch a run until it is over; the terminal's Ctrl-C becomes requests to the run.
 
-A loop over looks at files: it waits for the run by polling, and the run never waits for it. First Ctrl-C: ask
-for a checkpoint and an orderly end. Second: end at once. TERM or hang-up: leave, the run goes on.
+A loop over looks at files, with few questions to Slurm: it waits for the run by polling, and the run never
+waits for it. Goes on with the attempt that Slurm starts after a requeue. First Ctrl-C: ask for a checkpoint
+and an orderly end. Second: end at once. TERM or hang-up: leave, the run goes on.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from hpcflow.launch.handle import Clock, JobHandle, SystemClock
 from hpcflow.observe.logs import submission_tail
 from hpcflow.observe.metrics import MetricsReader, Row
 from hpcflow.observe.readiness import not_ready
-from hpcflow.observe.status import RunStatus, last_attempt
+from hpcflow.observe.signs import last_attempt
+from hpcflow.observe.status import RunStatus
 
 POLL_S = 0.5
 
 
 @dataclass
 class Follower:
-    """Follows one submitted attempt; `run` returns the exit code of the command."""
+    """Follows one submission, of which `attempt` is the first; `run` returns the exit code of the command."""
 
     handle: JobHandle
     attempt: int
@@ -56,7 +58,7 @@ class Follower:
                 break
             if self.interrupts.presses:
                 if not asked:
-                    self.view.line("saving a checkpoint; press again to end at once")
+                    self.view.line(_asking(status))
                 asked = True
                 self.handle.ask_to_stop(signal.SIGINT)
             self.clock.wait(POLL_S)
@@ -66,8 +68,10 @@ class Follower:
 
     def _read(self, reader: MetricsReader, rows: list[Row], status: RunStatus) -> None:
         for row in reader.new_rows():
-            if row["attempt"] != self.attempt:
+            if row["attempt"] < self.attempt:
                 continue
+            if rows and row["attempt"] > rows[-1]["attempt"]:
+                rows.clear()  # the job was requeued: the rate of the attempt before says nothing now
             if row["kind"] == "train":
                 rows.append(row)
             self.view.row(row, status.steps)
@@ -86,6 +90,12 @@ class Follower:
 
     def _name(self, status: RunStatus) -> str:
         return quoted(status.path)
+
+
+def _asking(status: RunStatus) -> str:
+    if status.state == "queued" and status.executor == "slurm":
+        return "cancelling the job, which waits in the queue"
+    return "saving a checkpoint; press again to end at once"
 
 
 def ending_lines(status: RunStatus, tail: list[str]) -> list[str]:

@@ -6,26 +6,29 @@ Never computes what it shows. Only `ProgressBar` writes to the terminal itself.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from hpcflow.plan.plan import Plan, RolePlan, TrainBatching
+from hpcflow.plan.plan import Component, Plan, RolePlan, TrainBatching
 
-WIDTH = 110
+# Tables take the width that they need: a terminal breaks a long line, and nothing of it is lost.
+WIDTH = 1000
 # The run needs the cores more than the bar does.
 REFRESH_HZ = 4
 
 
 def plan_text(plan: Plan) -> str:
-    """Role by role where it runs, then the batch sizes."""
+    """Role by role where it runs, the Slurm job that this becomes, then the batch sizes."""
     gpus = f"{plan.gpus_per_node} GPUs per node" if plan.gpus_per_node else "no GPU"
     title = f"{plan.name}: {plan.steps} steps on {_count(plan.nodes, 'node')}, {gpus}"
     route = plan.weights
     weights = f"weights: {route.sender} -> {route.receiver} by {route.backend}"
     warned = [f"warning: {sentence}" for sentence in plan.warnings]
-    return "\n".join([title, "", _roles(plan), *warned, weights, "", _batching(plan)])
+    parts = [title, "", _roles(plan), *warned, weights, "", job_text(plan), _steps(plan), _batching(plan)]
+    return "\n".join(parts)
 
 
 def _roles(plan: Plan) -> str:
@@ -33,7 +36,7 @@ def _roles(plan: Plan) -> str:
     for role in plan.roles:
         table.add_row(
             role.role,
-            ",".join(str(node) for node in role.nodes),
+            _numbers(role.nodes),
             _gpu_sets(role),
             str(role.world_size),
             str(role.cpus_per_rank),
@@ -42,12 +45,78 @@ def _roles(plan: Plan) -> str:
     return _text(table)
 
 
+def placement_text(plan: Plan) -> str:
+    """Role by role its nodes, GPU set and job step; then the shape of the Slurm job."""
+    steps = {role: step.name for step in plan.job_steps for role in step.roles}
+    table = _table("role", "nodes", "GPUs", "step")
+    for role in plan.roles:
+        table.add_row(role.role, _numbers(role.nodes), _gpu_sets(role), steps[role.role])
+    return "\n".join([_text(table), job_text(plan)])
+
+
+def job_text(plan: Plan) -> str:
+    """The Slurm job: its shape, why so and at what price, and what is asked of each component's nodes."""
+    shape = plan.shape
+    lines = [f"Slurm job: {shape.kind} ({shape.reason})", f"  price: {shape.price}"]
+    columns = (
+        "component",
+        "nodes",
+        "GPUs per node",
+        "CPUs per node",
+        "GiB per node",
+        "kind of node",
+        "roles",
+    )
+    table = _table(*columns)
+    for number, component in enumerate(plan.components):
+        table.add_row(
+            str(number),
+            _numbers(component.nodes),
+            str(component.gpus_per_node),
+            str(component.cpus_per_node),
+            _gibibytes(component.memory_mib_per_node),
+            _kind(component),
+            ", ".join(component.roles),
+        )
+    return "\n".join([*lines, "", _text(table)])
+
+
+def _kind(component: Component) -> str:
+    wanted = {
+        "partition": component.partition,
+        "constraint": component.constraint,
+        "GPU type": component.gpu_type,
+    }
+    return ", ".join(f"{key} {value}" for key, value in wanted.items() if value is not None) or "any"
+
+
+def _steps(plan: Plan) -> str:
+    columns = ("step", "component", "nodes", "GPUs per node", "CPUs per node", "GiB per node")
+    table = _table(*columns)
+    for step in plan.job_steps:
+        table.add_row(
+            step.name,
+            str(step.component),
+            _numbers(step.nodes),
+            str(step.gpus_per_node),
+            str(step.cpus_per_node),
+            _gibibytes(step.memory_mib_per_node),
+        )
+    return _text(table)
+
+
+def _gibibytes(mebibytes: int) -> str:
+    return f"{mebibytes / 1024:.4g}"
+
+
 def _gpu_sets(role: RolePlan) -> str:
     if role.device == "cpu":
         return "none (CPU)"
-    sets = [",".join(str(gpu) for gpu in gpus) for gpus in role.gpus_by_node]
-    named = [f"node {node}: {gpus}" for node, gpus in zip(role.nodes, sets, strict=True)]
-    shown = sets[0] if len(sets) == 1 else "; ".join(named)
+    nodes_of: dict[str, list[int]] = {}
+    for node, gpus in zip(role.nodes, role.gpus_by_node, strict=True):
+        nodes_of.setdefault(",".join(str(gpu) for gpu in gpus), []).append(node)
+    named = [f"node {_numbers(nodes)}: {gpus}" for gpus, nodes in nodes_of.items()]
+    shown = next(iter(nodes_of)) if len(nodes_of) == 1 else "; ".join(named)
     return shown if role.shares_with is None else f"{shown} (shared with {role.shares_with})"
 
 
@@ -110,6 +179,17 @@ class ProgressBar:
     def close(self) -> None:
         """Take the bar away and give the cursor back."""
         self._progress.stop()
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    """Node numbers, runs of them folded: `0-3,7`."""
+    runs: list[list[int]] = []
+    for node in nodes:
+        if runs and node == runs[-1][-1] + 1:
+            runs[-1][1:] = [node]
+        else:
+            runs.append([node])
+    return ",".join("-".join(str(end) for end in run) for run in runs)
 
 
 def _count(number: int, noun: str) -> str:

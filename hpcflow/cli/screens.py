@@ -6,10 +6,13 @@ Functions of what was read; nothing is printed or looked up here. A figure that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from hpcflow.observe.exit_report import CAUSES, ExitReport
 from hpcflow.observe.metrics import Row, figure
-from hpcflow.observe.status import RunStatus, duration
+from hpcflow.observe.signs import duration
+from hpcflow.observe.slurm_look import SlurmLook, StepPlace
+from hpcflow.observe.status import RunStatus
 from hpcflow.signals import name_of
 
 # The rate that time left is computed from: of so many last steps.
@@ -23,13 +26,16 @@ def status_text(status: RunStatus) -> str:
         ("folder", status.path),
         ("state", state_line(status)),
         ("job", _job(status)),
+        *(slurm_lines(status.slurm) if status.slurm else []),
+        *_places(status.places),
         ("progress", _progress(status)),
         ("latest", _latest(status)),
         ("held-out", heldout_line(status)),
         ("checkpoint", _step(status.checkpoint_step)),
     ]
     shown = [f"{title:<11}{text}" for title, text in lines if text]
-    return "\n".join([*shown, *(exit_lines(status.exit) if status.exit else [])])
+    ended = status.exit if not status.active else None
+    return "\n".join([*shown, *(exit_lines(ended) if ended else [])])
 
 
 def state_line(status: RunStatus) -> str:
@@ -49,6 +55,47 @@ def _job(status: RunStatus) -> str:
         return ""
     attempt = f", attempt {status.attempt}" if status.attempt else ""
     return f"{status.executor} {status.job_id}{attempt}"
+
+
+def slurm_lines(look: SlurmLook) -> list[tuple[str, str]]:
+    """What Slurm says of the job, and of the components where it has several."""
+    if not look.known:
+        return []
+    told = _slurm_state(look.state, look.reason, look.nodes)
+    if look.unanswered:
+        told += f", as of {_time(look.asked)}"
+    elif look.waits and look.start is not None:
+        told += f", estimated start {_time(look.start)}"
+    if len(look.components) < 2:
+        return [("slurm", told)]
+    parts = [
+        (
+            f"  het {number}",
+            f"{_slurm_state(part.state, part.reason, part.nodes)}, {_nodes(part.node_count)}",
+        )
+        for number, part in enumerate(look.components)
+    ]
+    return [("slurm", told), *parts]
+
+
+def _slurm_state(state: str, reason: str, nodes: str) -> str:
+    where = f" on {nodes}" if nodes else ""
+    return f"{state}{where}" if reason in ("", "None") else f"{state}{where} ({reason})"
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+
+
+def _places(places: Sequence[StepPlace]) -> list[tuple[str, str]]:
+    """Which roles are in which step, and on which nodes it is or will be."""
+    width = max((len(place.name) for place in places), default=0)
+    lines = [f"{place.name:<{width}}  on {place.nodes or _nodes(place.node_count)}" for place in places]
+    return [("steps" if number == 0 else " ", line) for number, line in enumerate(lines)]
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _progress(status: RunStatus) -> str:

@@ -27,11 +27,14 @@ def cancel(name: str, timeout_s: float, *, as_json: bool) -> None:
 
     Raises:
         UserError: there is no such run, or it runs on another host.
+        ClusterError: Slurm does not answer, or does not end the job.
     """
     handle = JobHandle(runs.find(name))
     before = handle.status()
     if before.active and not as_json:
-        print(f"asking {before.name} to save a checkpoint and stop", flush=True)
+        waits = before.executor == "slurm" and before.state == "queued"
+        doing = "taking {} from the queue" if waits else "asking {} to save a checkpoint and stop"
+        print(doing.format(before.name), flush=True)
     ending = handle.cancel(timeout_s)
     print(to_json(ending.status) if as_json else _ending_text(ending))
 

@@ -117,7 +117,11 @@ class JsonView:
 def start_text(status: RunStatus, waiting: list[str]) -> str:
     """What the start is waiting for; empty once the run works."""
     if status.state == "queued":
-        return "waiting for the job to start"
+        again = " again" if status.attempt and status.exit is not None else ""
+        why = f": {status.slurm.meaning}" if status.slurm is not None and status.slurm.meaning else ""
+        return f"waiting for the job to start{again}{why}"
+    if status.state == "ending":
+        return "waiting for Slurm to end the job"
     if status.state != "starting":
         return ""
     return f"waiting for {', '.join(waiting)}" if waiting else "starting the roles"

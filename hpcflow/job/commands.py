@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcflow.job.verdict import THE_DRIVER, Member
 from hpcflow.plan.plan import Plan, RankPlan, RolePlan
 from hpcflow.rpc.identity import DRIVER, ProcessIdentity
+from hpcflow.spec.roles import ROLE_NAMES
 from hpcflow.spec.run import RunSpec
 
 Command = Callable[[Member], list[str]]
 
 
-def command_line(member: Member) -> list[str]:
-    """The program of one process; it learns everything else from its environment."""
+def command_line(member: Member, prefix: Sequence[str] = ()) -> list[str]:
+    """The program of one process; it learns everything else from its environment.
+
+    `prefix` are words before it, such as a container runtime; a user's command gets them, not its wrapper.
+    """
     if member.role == DRIVER:
-        return [sys.executable, "-m", "hpcflow.driver"]
-    return [sys.executable, "-m", "hpcflow.roles", member.role]
+        return [*prefix, sys.executable, "-m", "hpcflow.driver"]
+    if is_command(member):
+        return [sys.executable, "-m", "hpcflow.job.command_role", member.role, *prefix]
+    return [*prefix, sys.executable, "-m", "hpcflow.roles", member.role]
+
+
+def is_command(member: Member) -> bool:
+    """Whether a process is a rank of a user's command, not of a role of the algorithm, nor the driver."""
+    return member.role not in ROLE_NAMES and member.role != DRIVER
+
+
+def optional(spec: RunSpec) -> frozenset[str]:
+    """Commands that a run can go on without."""
+    return frozenset(name for name, command in spec.commands.items() if not command.essential)
 
 
 def members(plan: Plan) -> list[Member]:
@@ -79,5 +95,6 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         **spec.slurm.environment,
         **spec.slurm.nccl,
+        **(spec.commands[member.role].environment if member.role in spec.commands else {}),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus[gpu] for gpu in taken),
     }

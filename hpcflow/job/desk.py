@@ -1,8 +1,9 @@
 """Answers the control requests of an attempt's processes, and holds back what must wait.
 
 Processes wait here for each other: ranks for rank 0's rendezvous and, before they load a model, for all
-checks of inputs; the driver for all endpoints; each beat for the order to leave. Never touches a socket:
-`send` gets the answers.
+checks of inputs; the driver for all endpoints; each beat for the order to leave. A user's command checks no
+inputs and serves no contract: the driver waits for an essential one, and is never told of any. Never touches
+a socket: `send` gets the answers.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ class Desk:
         roles: Sequence[Member],
         send: Callable[[bytes, Answer], None],
         hosts: Mapping[Member, str] | None = None,
+        *,
+        commands: Mapping[Member, bool] | None = None,
     ) -> None:
-        """`hosts` is where ranks will be, as far as that is known before they say so."""
+        """`hosts` is where ranks will be, as far as that is known before they say so.
+
+        `commands` are ranks of commands, each with whether the driver is to wait for it.
+        """
+        self._commands = dict(commands or {})
         self.hosts: dict[Member, str] = dict(hosts or {})
         self.resident_bytes: dict[Member, int] = {}
         self.released = False
@@ -48,12 +55,13 @@ class Desk:
         self._roles = tuple(roles)
         self._stores: dict[str, RendezvousOffer] = {}
         self._unchecked = {*roles, THE_DRIVER}
-        self._measured = frozenset(self._unchecked)
+        self._measured = frozenset({*self._unchecked, *self._commands})
+        self._awaited = (*roles, *(member for member, awaited in self._commands.items() if awaited))
         self._ready: dict[Member, Ready] = {}
         self._waiters: list[_Waiter] = []
 
     def receive(self, peer: bytes, request: Request, now: float) -> None:
-        """Take note of a request and answer it, now or later."""
+        """Take note of a request; `serve` answers it, now or later."""
         member = Member(request.role, request.rank)
         match request:
             case RendezvousOffer():
@@ -69,7 +77,10 @@ class Desk:
                 if member in self._measured:
                     self.resident_bytes[member] = request.resident_bytes
         self._waiters.append(_Waiter(peer, request, now + request.hold_s))
-        self.serve(now)
+
+    def forget(self, member: Member) -> None:
+        """A rank is gone, and the run goes on without it."""
+        self._ready.pop(member, None)
 
     def release(self, now: float) -> None:
         """From now on tell everybody to leave."""
@@ -115,14 +126,15 @@ class Desk:
 
     def _all_endpoints(self, request: EndpointsWanted) -> Answer | None:
         for member, ready in self._ready.items():
-            if ready.contract_version != request.contract_version:
+            if member not in self._commands and ready.contract_version != request.contract_version:
                 return Answer(
                     refused=f"{member} on {ready.host} serves contract {ready.contract_version}, "
                     f"the driver speaks {request.contract_version}: is hpcflow the same everywhere?"
                 )
-        if len(self._ready) < len(self._roles):
+        if not self._ready.keys() >= {*self._awaited}:
             return None
-        return Answer(endpoints=self.endpoints())
+        named = {member.role for member in self._roles}
+        return Answer(endpoints={role: at for role, at in self.endpoints().items() if role in named})
 
     def _missing(self, request: Request) -> list[str]:
         match request:
@@ -131,5 +143,5 @@ class Desk:
             case InputsChecked():
                 return [str(member) for member in sorted(self._unchecked)]
             case EndpointsWanted():
-                return [str(member) for member in self._roles if member not in self._ready]
+                return [str(member) for member in self._awaited if member not in self._ready]
         return []

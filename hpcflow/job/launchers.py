@@ -135,7 +135,7 @@ class SlurmLauncher:
     def blame(self, step: Member, status: int, output: str, at: float) -> Evidence:
         """What Slurm wrote about the step, and the node that it named."""
         found = failure_in(output)
-        name = "+".join(step.role.split("_")[1:])
+        (name,) = (known.name for known in self._plan.job_steps if steps.member_of(known) == step)
         if found is None:
             message = f"step {name} ended with exit code {status} while its ranks were at work"
             return Evidence(step, "step_failed", message, at, "its log may say more")

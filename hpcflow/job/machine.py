@@ -6,6 +6,7 @@ Never touches a process, a socket or the clock. Rules:
   death that is not known yet (`verdict`).
 - Every role is essential: also a clean exit, before the release, is a failure. Only the driver may end
   the run: exit code 0 is done, 75 is stopped.
+- What is optional may fail, be late or end: it is `gone` then, and the run goes on.
 - Preemption outranks death: while a report of TERM is younger than `preemption_s`, a death is part of
   the stop. The driver goes on saving until it leaves or fails; either way the outcome is `stopped`.
 - INT is what a person sends, TERM and USR2 are what a scheduler sends: only those want the job requeued.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcflow.errors import EXIT_OK, EXIT_REQUEUE
@@ -55,15 +56,26 @@ class Machine:
     """One attempt; every event may return actions. `over` when no process is left."""
 
     def __init__(
-        self, roles: Sequence[Member], limits: Limits, now: float, *, steps: Iterable[Member] = ()
+        self,
+        roles: Sequence[Member],
+        limits: Limits,
+        now: float,
+        *,
+        steps: Iterable[Member] = (),
+        optional: Collection[str] = (),
     ) -> None:
-        """`steps` are the job steps in which ranks are, if they are in any."""
+        """`steps` are the job steps in which ranks are, if they are in any.
+
+        `optional` are the roles, and the steps that hold no others, which the run can go on without.
+        """
         self.limits = limits
         self.alive = {*roles, *steps, THE_DRIVER}
-        self.not_ready = set(roles)
+        self.not_ready = {member for member in roles if member.role not in optional}
+        self.gone: dict[Member, str] = {}
         self.verdict: Verdict | None = None
         self.stopped_by_person = False
         self.statuses: dict[Member, int] = {}
+        self._optional = frozenset(optional)
         self._evidence: list[Evidence] = []
         self._reporters: set[Member] = set()
         self._beats: dict[Member, float] = {}
@@ -97,6 +109,9 @@ class Machine:
     def fault(self, reporter: Member, evidence: Evidence) -> list[Action]:
         """A process says why it is about to leave."""
         self._reporters.add(reporter)
+        if evidence.member.role in self._optional or reporter.role in self._optional:
+            self._miss([evidence.member], evidence.message, evidence.at)
+            return []
         if self.verdict is None and not self._preempted(evidence.at):
             self._add(evidence)
         return []
@@ -108,6 +123,9 @@ class Machine:
         self.alive.discard(member)
         self.statuses[member] = status
         if self.verdict is not None:
+            return []
+        if member.role in self._optional:
+            self._miss([member], death(member, status, now).message, now)
             return []
         if member == THE_DRIVER and status in (EXIT_OK, EXIT_REQUEUE):
             done = status == EXIT_OK
@@ -132,6 +150,8 @@ class Machine:
         """A step is over and its ranks are gone with it; `evidence` counts if some had still been there."""
         cut_off = self.alive.intersection(ranks)
         self.alive -= {step, *cut_off}
+        self._miss((rank for rank in cut_off if rank.role in self._optional), evidence.message, now)
+        cut_off = {rank for rank in cut_off if rank.role not in self._optional}
         if self.verdict is None and cut_off and not self._preempted(now):
             self._add(evidence)
         return []
@@ -167,9 +187,10 @@ class Machine:
         """Time has passed; call it after every batch of events."""
         if self.verdict is not None:
             return [Action.KILL] if now >= self._kill_at and self.alive else []
-        if self._stop_by is not None and now >= self._stop_by and self.statuses:
+        ended = [member for member in self.statuses if member.role not in self._optional]
+        if self._stop_by is not None and now >= self._stop_by and ended:
             message = "processes were ended from outside before the checkpoint was complete"
-            evidence = Evidence(min(self.statuses), "preempted", message, now)
+            evidence = Evidence(min(ended), "preempted", message, now)
             return self._conclude("stopped", evidence, now)
         self._look_at_clock(now)
         if self._evidence and now >= self._decide_at:
@@ -190,9 +211,15 @@ class Machine:
             hint = "slurm.signal_lead_s is the time for the last step and its checkpoint"
             self._add(Evidence(THE_DRIVER, "stop_timeout", message, now, hint))
         for member, last in self._beats.items():
-            if member in self.alive and now - last > self.limits.silent_s:
+            essential = member.role not in self._optional
+            if essential and member in self.alive and now - last > self.limits.silent_s:
                 message = f"{member} has sent no heartbeat for {now - last:.0f} s"
                 self._add(Evidence(member, "silent", message, now))
+
+    def _miss(self, members: Iterable[Member], why: str, now: float) -> None:
+        """Note what the run goes on without, by the first reason that is known."""
+        if self.verdict is None and not self._preempted(now):
+            self.gone |= {member: why for member in members if member not in self.gone}
 
     def _add(self, evidence: Evidence) -> None:
         self._evidence.append(evidence)

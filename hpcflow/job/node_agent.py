@@ -125,12 +125,12 @@ class NodeAgent:
             identity = replace(
                 identities[member],
                 host=place.host,
-                # A container's runtime is the parent there.
-                parent=None if prefix else os.getpid(),
+                # A container's runtime is the parent there; a command's wrapper is in no container.
+                parent=None if prefix and not commands.is_command(member) else os.getpid(),
             )
             self._children.start(
                 member,
-                [*prefix, *commands.command_line(member)],
+                commands.command_line(member, prefix),
                 environ={**environ, **identity.to_environ()},
                 log=self._attempt.log(member.role, member.rank),
             )

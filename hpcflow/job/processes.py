@@ -12,11 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from hpcflow.job.verdict import Member
+from hpcflow.signals import die_with_parent
 
 _SWEEP_TIMEOUT_S = 5.0
 
@@ -42,8 +44,19 @@ class Children:
         """Those that have not been reaped."""
         return list(self._children.values())
 
-    def start(self, member: Member, argv: Sequence[str], *, environ: Mapping[str, str], log: Path) -> Child:
+    def start(
+        self,
+        member: Member,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log: Path,
+        folder: Path | None = None,
+        die_with_us: bool = False,
+    ) -> Child:
         """Start a process in a session of its own, so that a terminal's signals do not reach it.
+
+        With `die_with_us` the kernel kills it when the calling thread ends; no other thread may run yet.
 
         Raises:
             OSError: the program cannot be started.
@@ -54,8 +67,10 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=folder,
                 env=dict(environ),
                 start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()) if die_with_us else None,
             )
         child = Child(member, process, os.pidfd_open(process.pid))
         self._children[member] = child

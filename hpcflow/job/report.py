@@ -25,11 +25,12 @@ def build(
     statuses: Mapping[Member, int],
     hosts: Mapping[Member, str],
     resident_bytes: Mapping[Member, int],
+    gone: Mapping[Member, str] | None = None,
 ) -> ExitReport:
     """The report of an attempt whose processes are gone.
 
     `statuses` are exit codes or minus signals of all processes. A signal is told only where it is part of
-    the evidence: others were sent by the supervisor.
+    the evidence: others were sent by the supervisor. `gone` is what the run went on without, and why.
     """
     blamed = verdict.evidence
     status = statuses.get(blamed.member) if blamed.status is None else blamed.status
@@ -51,6 +52,7 @@ def build(
         log=log,
         tail=tail,
         resident_bytes={f"{m.role}.{m.rank}": size for m, size in sorted(resident_bytes.items())},
+        gone=[why for _, why in sorted((gone or {}).items())],
         time=time.time(),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hpcflow.errors import UserError
 from hpcflow.job.verdict import Member
 from hpcflow.plan.plan import JobStep, Plan
 
@@ -23,12 +24,26 @@ def member_of(step: JobStep) -> Member:
 
 
 def hosts_of(plan: Plan, granted: Sequence[Sequence[str]]) -> dict[int, str]:
-    """Names of the plan's nodes; `granted` are node names by component, in Slurm's order."""
-    assert len(granted) == len(plan.components), (len(granted), len(plan.components))
+    """Names of the plan's nodes; `granted` are node names by component, in Slurm's order.
+
+    Raises:
+        UserError: the job has fewer nodes or other components than the plan.
+    """
+    has = [len(names) for names in granted]
+    needs = [len(component.nodes) for component in plan.components]
+    if len(has) != len(needs) or any(have < need for have, need in zip(has, needs, strict=True)):
+        raise UserError(
+            f"the job has {_nodes(has)}, and the plan takes {_nodes(needs)}",
+            hint="the batch script and the spec must agree: see  hpcflow plan",
+        )
     found: dict[int, str] = {}
     for component, names in zip(plan.components, granted, strict=True):
-        found |= dict(zip(component.nodes, names, strict=True))
+        found |= dict(zip(component.nodes, names, strict=False))
     return found
+
+
+def _nodes(counts: Sequence[int]) -> str:
+    return f"{' + '.join(map(str, counts))} nodes in {len(counts)} component{'s' * (len(counts) > 1)}"
 
 
 def srun(step: JobStep, plan: Plan, hosts: Hosts, *, python: str) -> list[str]:

@@ -28,7 +28,7 @@ import zmq
 from hpcflow import atomic, signals
 from hpcflow.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEUE
 from hpcflow.job import report
-from hpcflow.job.commands import members
+from hpcflow.job.commands import is_command, members, optional
 from hpcflow.job.desk import Desk
 from hpcflow.job.launchers import Launcher, LocalLauncher
 from hpcflow.job.machine import Action, Limits, Machine
@@ -40,7 +40,7 @@ from hpcflow.observe.processes import ProcessMark
 from hpcflow.plan.plan import Plan
 from hpcflow.rpc.control import Beat, Exited, FaultReport, Ready, Request, Signalled
 from hpcflow.rpc.control_server import ControlServer
-from hpcflow.rpc.identity import SUPERVISOR, ProcessIdentity
+from hpcflow.rpc.identity import SUPERVISOR, ProcessIdentity, RankEndpoint
 from hpcflow.rundir import AttemptDir, RunDir
 from hpcflow.spec.load import load_resolved
 from hpcflow.spec.run import RunSpec
@@ -136,7 +136,14 @@ class Supervisor:
         self._token = secrets.token_hex(32)
         self._control = ControlServer(launcher.address, self._token)
         self._children = Children()
-        self._desk = Desk(roles, self._control.answer, launcher.hosts)
+        spared = optional(spec)
+        self._desk = Desk(
+            [member for member in roles if not is_command(member)],
+            self._control.answer,
+            launcher.hosts,
+            commands={member: member.role not in spared for member in roles if is_command(member)},
+        )
+        self._published: dict[str, list[RankEndpoint]] = {}
         lead_s = float(spec.slurm.signal_lead_s)
         limits = Limits(
             spec.health.start_timeout_s,
@@ -144,7 +151,11 @@ class Supervisor:
             preemption_s=lead_s,
             silent_s=max(_SILENT_S, _SILENT_BEATS * spec.health.heartbeat_s),
         )
-        self._machine = Machine(roles, limits, time.monotonic(), steps=launcher.steps)
+        # A step that only holds what is optional is optional, too.
+        spared |= {
+            step.role for step, ranks in launcher.steps.items() if all(rank.role in spared for rank in ranks)
+        }
+        self._machine = Machine(roles, limits, time.monotonic(), steps=launcher.steps, optional=spared)
         self._poller = zmq.Poller()
         self._poller.register(self._control.socket, zmq.POLLIN)
         self._poller.register(requests, zmq.POLLIN)
@@ -174,6 +185,7 @@ class Supervisor:
             statuses=self._machine.statuses,
             hosts=self._desk.hosts,
             resident_bytes=self._desk.resident_bytes,
+            gone=self._machine.gone,
         )
         write_exit(self._attempt, outcome)
         _log.info("%s: %s: %s", outcome.outcome, outcome.cause, outcome.message)
@@ -222,13 +234,10 @@ class Supervisor:
         ready = dict(self._poller.poll(int(_TICK_S * 1000)))
         now = time.monotonic()
         actions: list[Action] = []
-        known = len(self._machine.not_ready)
+        gone = len(self._machine.gone)
         for peer, request in self._control.receive():
             actions += self._note(request, now)
             self._desk.receive(peer, request, now)
-        if len(self._machine.not_ready) < known:
-            endpoints = msgspec.to_builtins(self._desk.endpoints())
-            atomic.write_json(self._attempt.endpoints_json, endpoints)
         for child, status in self._children.reap():
             self._poller.unregister(child.pidfd)
             _log.info("%s ended: %d", child.member, status)
@@ -237,9 +246,21 @@ class Supervisor:
             for signum in os.read(self._requests, 64):
                 _log.info("received %s", signal.Signals(signum).name)
                 actions += self._machine.requested(signum, now)
+        for member, why in list(self._machine.gone.items())[gone:]:
+            _log.warning("the run goes on without %s: %s", member, why)
+            self._desk.forget(member)
+        # Before anybody is answered: the driver may send others to look there.
+        self._publish()
         for action in [*actions, *self._machine.tick(now)]:
             self._do(action, now)
         self._desk.serve(now)
+
+    def _publish(self) -> None:
+        """Tell where ranks serve, whenever that changes."""
+        endpoints = self._desk.endpoints()
+        if endpoints != self._published:
+            atomic.write_json(self._attempt.endpoints_json, msgspec.to_builtins(endpoints))
+            self._published = endpoints
 
     def _ended(self, member: Member, status: int, now: float) -> list[Action]:
         """A child of the supervisor has ended: the driver, a rank, or a step with the ranks in it."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -21,19 +23,56 @@ TEMPLATE = "job.sbatch.j2"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def render(spec: RunSpec, plan: Plan, run: RunDir, *, python: str = sys.executable) -> str:
-    """The script that `sbatch` would be given; `python` starts the supervisor on the batch node."""
+def with_defaults(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """The plan with a person's SBATCH_PARTITION and SBATCH_CONSTRAINT where the spec names none."""
+    partition, constraint = environ.get("SBATCH_PARTITION"), environ.get("SBATCH_CONSTRAINT")
+    return replace(
+        plan,
+        components=tuple(
+            replace(
+                component,
+                partition=component.partition or partition or None,
+                constraint=component.constraint or constraint or None,
+            )
+            for component in plan.components
+        ),
+    )
+
+
+def stated(slurm: Slurm) -> frozenset[str]:
+    """Long names of the options for which the script's line is to count, not a person's SBATCH_ variable."""
+    given = {"account": slurm.account, "qos": slurm.qos}
+    named = {name for name, value in given.items() if value is not None}
+    # `with_defaults` has put the variables of partition and constraint into the script.
+    return frozenset({"time", "partition", "constraint", *named, *slurm.options})
+
+
+def render(spec: RunSpec, plan: Plan, run: RunDir, *, withdrawn: Path, python: str = sys.executable) -> str:
+    """The script that `sbatch` would be given; `python` starts the supervisor on the batch node.
+
+    A job that finds `withdrawn` ends at once: nobody knows of it.
+    """
     template = _environment().get_template(TEMPLATE)
     return template.render(
         name=spec.name,
-        log=str(run.path / "batch.log").replace("%", "%%"),
+        log=log_pattern(run.batch_log),
         slurm=spec.slurm,
         plan=plan,
         components=[(component, gpus(component)) for component in plan.components],
         options=_options(spec.slurm),
         environment=[*spec.slurm.environment.items(), *spec.slurm.nccl.items()],
-        command=[python, "-m", "hpcflow.job", str(run.path)],
+        withdrawn=str(withdrawn),
+        command=[python, "-m", "hpcflow.job", str(run.path), "slurm"],
     )
+
+
+def log_pattern(path: Path) -> str:
+    """A path as `--output` takes it: no `%` of it is a field, no backslash is lost.
+
+    Slurm reads a pattern with a backslash word by word but for the backslashes.
+    """
+    text = str(path)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
 
 
 def gpus(component: Component) -> str:

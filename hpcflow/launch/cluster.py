@@ -6,60 +6,58 @@ Slurm is asked for its controller, with a time-out; nothing is submitted here.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcflow.errors import UserError
+from hpcflow.errors import ClusterError, HpcflowError, UserError
+from hpcflow.slurm.client import SlurmClient
 
-PING_TIMEOUT_S = 10.0
+# What a submission and its steps are made with; `sbatch` alone tells a site with Slurm from one without.
+TOOLS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+
+_ASKED = "--cluster slurm: "
 
 Cluster = Literal["auto", "slurm", "local"]
+Executor = Literal["local", "slurm"]
 
 
 @dataclass(frozen=True)
 class Choice:
     """The executor, and why it was chosen where the user left that open."""
 
-    executor: Literal["local"]
+    executor: Executor
     reason: str
 
 
-def choose(cluster: Cluster) -> Choice:
+def choose(cluster: Cluster, client: SlurmClient | None = None) -> Choice:
     """The executor for `--cluster`.
 
     Raises:
-        UserError: `slurm` was asked for, but cannot be used.
+        UserError: `slurm` was asked for, but its commands are not here.
+        ClusterError: its commands are here, but no controller answers.
     """
     if cluster == "local":
         return Choice("local", "")
-    if shutil.which("sbatch") is None:
-        if cluster == "slurm":
-            raise UserError(
-                "--cluster slurm: sbatch is not on PATH",
-                hint="submit on a login node of the cluster, or use --cluster local",
-            )
-        return Choice("local", "no sbatch on PATH: running on this machine")
-    if cluster == "slurm":
-        raise UserError(
-            "--cluster slurm: this version cannot submit to Slurm yet",
-            hint="use --cluster local, inside an allocation if the login node is not for computing; "
-            "--dry-run prints the batch script",
-        )
-    if controller_answers():
-        return Choice(
-            "local",
-            "Slurm answers, but this version cannot submit to it yet: running on this machine",
-        )
-    return Choice("local", "sbatch is on PATH but no controller answers: running on this machine")
-
-
-def controller_answers() -> bool:
-    """Whether `scontrol ping` finds a controller that is up."""
     try:
-        reply = subprocess.run(
-            ["scontrol", "ping"], capture_output=True, text=True, timeout=PING_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return reply.returncode == 0 and " is UP" in reply.stdout
+        _check_slurm(client or SlurmClient())
+    except HpcflowError as obstacle:
+        if cluster == "slurm":
+            raise
+        return Choice("local", f"{obstacle.message.removeprefix(_ASKED)}: running on this machine")
+    if cluster == "slurm":
+        return Choice("slurm", "")
+    return Choice(
+        "slurm", "a Slurm controller answers: submitting to it (--cluster local runs on this machine)"
+    )
+
+
+def _check_slurm(client: SlurmClient) -> None:
+    """Refuse a machine that cannot submit to Slurm."""
+    hint = "submit on a login node of the cluster (SLURM_CONF selects it), or use --cluster local"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if "sbatch" in missing:
+        raise UserError(f"{_ASKED}no sbatch on PATH", hint=hint)
+    if missing:
+        raise UserError(f"{_ASKED}sbatch is on PATH but {', '.join(missing)} is not", hint=hint)
+    if not client.controller_answers():
+        raise ClusterError(f"{_ASKED}sbatch is on PATH but no controller answers", hint=hint)

@@ -1,8 +1,8 @@
 """A handle on a submitted run, from any terminal: ask it to stop, end it, wait until it is over.
 
-submitit's own handle knows nothing once it is rebuilt in another process, so this one goes by the run folder:
-the supervisor's pid and start time, or those of the controller that is about to start it. Signals go to
-single processes of this host, by pid; never by name, never to a reused pid. Every wait has a limit.
+Goes by the run folder: by pids on this host (`local_job`), or by Slurm's controller (`slurm_job`). Every wait
+has a limit. Looks again and again cost Slurm a question every 10 s at most, or sooner where the run's files
+have news.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
-import psutil
-
-from hpcflow.errors import UserError
-from hpcflow.observe.job import read_job, read_supervisor
-from hpcflow.observe.processes import ProcessMark
-from hpcflow.observe.status import RunStatus, last_attempt, read_status
+from hpcflow.launch.local_job import LocalJob
+from hpcflow.launch.slurm_job import SlurmJob
+from hpcflow.observe.job import JobRecord, read_job
+from hpcflow.observe.slurm_ask import News, PatientAsk, ask_client
+from hpcflow.observe.slurm_look import SlurmLook
+from hpcflow.observe.status import RunStatus, read_status
 from hpcflow.rundir import RunDir
+from hpcflow.slurm.client import SlurmClient
 
 POLL_S = 0.1
-# The supervisor ends its children within 5 s of a second request; then it is ended with all of them.
-END_AT_ONCE_S = 10.0
-AFTER_KILL_S = 5.0
+# Files of a job elsewhere are on a shared disk.
+SLURM_POLL_S = 0.5
 
 
 class Clock(Protocol):
@@ -59,123 +60,79 @@ class Ending:
 
 @dataclass
 class JobHandle:
-    """One submitted run on this host."""
+    """One submitted run; `connect` makes the client of the cluster that a SLURM_CONF selects."""
 
     run: RunDir
     clock: Clock = field(default_factory=SystemClock)
-    _asked: set[tuple[int, signal.Signals]] = field(default_factory=set)
+    connect: Callable[[str | None], SlurmClient] = SlurmClient.of_cluster
+    _patient: PatientAsk = field(init=False)
+    _jobs: dict[str, LocalJob | SlurmJob] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._patient = PatientAsk(self._ask, self.clock.now)
 
     def status(self) -> RunStatus:
-        """Look once."""
-        return read_status(self.run, clock=self.clock.now)
+        """Look once; Slurm is asked if it has not been asked just now."""
+        return read_status(self.run, clock=self.clock.now, ask=self._patient)
 
     def ask_to_stop(self, signum: signal.Signals = signal.SIGTERM) -> bool:
-        """Ask for a checkpoint and an orderly end, once per process; False where nobody was there to ask.
+        """Ask for a checkpoint and an orderly end, once; False where nobody was there to ask.
 
-        Before the supervisor has said who it is, the controller is asked: it passes TERM on. Call again until
-        the run is over: a supervisor that has only just begun is asked then.
+        A local run gets `signum`; before its supervisor has said who it is, the controller is asked, which
+        passes TERM on. Call again until the run is over: a supervisor that has only just begun is asked then.
+        A job that waits in Slurm's queue is cancelled.
 
         Raises:
-            UserError: the job runs on another host.
+            UserError: a local run is on another host.
+            ClusterError: Slurm does not answer.
         """
-        leader = self._leader()
-        process = None if leader is None else leader.process()
-        if leader is None or process is None:
-            return False
-        chosen = signum if leader == self._supervisor() else signal.SIGTERM
-        if (leader.pid, chosen) not in self._asked:
-            self._asked.add((leader.pid, chosen))
-            _send(process, chosen)
-        return True
+        return self._job().ask(signum)
 
     def end_at_once(self) -> Ending:
-        """Ask a second time, which ends all at once without a checkpoint; then end what is left by pid."""
-        family = self._family()
-        supervisor = self._supervisor()
-        process = None if supervisor is None else supervisor.process()
-        if process is not None:
-            _send(process, signal.SIGTERM)
-            if self._wait(END_AT_ONCE_S, self._quiet):
-                return Ending("at once", self.status())
-        family += [member for member in self._family() if member not in family]
-        for member in family:
-            _send(member, signal.SIGKILL)
-        self._wait(AFTER_KILL_S, lambda: not any(_alive(member) for member in family))
-        return Ending("killed", self.status())
+        """Ask a second time, which ends all at once without a checkpoint; then end what is left.
+
+        Raises:
+            UserError: a local run is on another host.
+            ClusterError: Slurm does not answer, or does not end the job.
+        """
+        return Ending(self._job().end_at_once(), self.status())
 
     def cancel(self, timeout_s: float) -> Ending:
-        """End the run: ask, wait at most `timeout_s` for its checkpoint, then end it at once."""
-        if not self.status().active and self._quiet():
+        """End the run: ask, wait at most `timeout_s` for its checkpoint, then end it at once.
+
+        Raises:
+            UserError: a local run is on another host.
+            ClusterError: Slurm does not answer, or does not end the job.
+        """
+        job = self._job()
+        if not self.status().active and job.quiet():
             return Ending("over already", self.status())
-
-        def asked_and_over() -> bool:
-            # Not TERM, of which a second one ends all at once: another cancel may be under way.
-            self.ask_to_stop(signal.SIGUSR2)
-            return self._quiet()
-
-        if self._wait(timeout_s, asked_and_over):
-            return Ending("asked", self.status())
-        # The second TERM, of `end_at_once`, is the one that ends all.
-        self.ask_to_stop()
-        if self._wait(POLL_S, self._quiet):
+        if job.stop(timeout_s):
             return Ending("asked", self.status())
         return self.end_at_once()
 
-    def _quiet(self) -> bool:
-        """Neither supervisor nor controller is left on this host."""
-        return self._leader() is None
+    def _job(self) -> LocalJob | SlurmJob:
+        """What the newest submission became; the same object as long as that is the newest."""
+        record = read_job(self.run)
+        key = "" if record is None else f"{record.executor} {record.job_id}"
+        if key not in self._jobs:
+            self._jobs[key] = self._open(record)
+        return self._jobs[key]
 
-    def _wait(self, timeout_s: float, done: Callable[[], bool]) -> bool:
+    def _open(self, record: JobRecord | None) -> LocalJob | SlurmJob:
+        if record is None or record.executor == "local":
+            return LocalJob(self.run, partial(self._wait, POLL_S))
+        client = self.connect(record.slurm_conf)
+        wait = partial(self._wait, SLURM_POLL_S)
+        return SlurmJob(self.run, record, client, self._patient, self.status, wait)
+
+    def _ask(self, record: JobRecord, news: News) -> SlurmLook:
+        return ask_client(self.connect(record.slurm_conf), record.job_id, self.clock.now())
+
+    def _wait(self, poll_s: float, timeout_s: float, done: Callable[[], bool]) -> bool:
         deadline = self.clock.now() + timeout_s
         while not done():
             if self.clock.now() >= deadline:
                 return False
-            self.clock.wait(POLL_S)
+            self.clock.wait(poll_s)
         return True
-
-    def _supervisor(self) -> ProcessMark | None:
-        attempt = last_attempt(self.run)
-        return None if attempt is None else read_supervisor(attempt)
-
-    def _leader(self) -> ProcessMark | None:
-        """The supervisor if it is alive, else the controller if it is; None where neither is."""
-        job = read_job(self.run)
-        for mark in (self._supervisor(), None if job is None else job.controller):
-            if mark is None:
-                continue
-            if not mark.here():
-                raise UserError(f"{self.run.name} runs on {mark.host}", hint=f"end it from {mark.host}")
-            if mark.process() is not None:
-                return mark
-        return None
-
-    def _family(self) -> list[psutil.Process]:
-        """Controller, supervisor and all that they started, parents first."""
-        family: list[psutil.Process] = []
-        job = read_job(self.run)
-        for mark in (None if job is None else job.controller, self._supervisor()):
-            process = None if mark is None or not mark.here() else mark.process()
-            if process is None:
-                continue
-            try:
-                members = [process, *process.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
-            family += [member for member in members if member not in family]
-        return family
-
-
-def _send(process: psutil.Process, signum: signal.Signals) -> None:
-    try:
-        process.send_signal(signum)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.AccessDenied as error:
-        raise UserError(f"process {process.pid} of this run belongs to another user") from error
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -1,7 +1,8 @@
 """Run folders: their names, which are free, and which one a user means by RUN.
 
-RUN is a run folder, the name of one in the folder of runs (`$HPCFLOW_RUNS`, else `./runs`), or a job id.
-Never guesses: what is unknown or ambiguous is refused, with the candidates.
+RUN is a run folder, the name of one in the folder of runs (`$HPCFLOW_RUNS`, else `./runs`), or a job id, also
+as Slurm writes it of a part of the job (`123+1`, `123.batch`). Never guesses: what is unknown or ambiguous is
+refused, with the candidates.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcflow.errors import RunDirError, UserError
-from hpcflow.observe.job import read_job
+from hpcflow.observe.job import JobRecord, read_job
 from hpcflow.rundir import RunDir
 
 SHOWN_CANDIDATES = 8
+_PART_OF_JOB = re.compile(r"([0-9]+)(?:\+[0-9]+)?(?:\.(?:batch|extern|interactive|[0-9]+))?")
 
 
 def runs_root() -> Path:
@@ -74,7 +76,7 @@ def find(name: str) -> RunDir:
     here, below = Path(name), runs_root() / name
     places = {folder.resolve() for folder in (here, below) if name and is_run(folder)}
     found = sorted(places) or sorted(
-        run.path for run in _all_runs() if (job := read_job(run)) and job.job_id == name
+        run.path for run in _all_runs() if (job := read_job(run)) and _is_of(name, job)
     )
     if len(found) == 1:
         return RunDir(found[0])
@@ -86,6 +88,12 @@ def find(name: str) -> RunDir:
     if name and here.is_dir():
         raise RunDirError(f"{name!r} is no run folder: it has no spec.json", hint=_candidates(name))
     raise UserError(f"no run {name!r}", hint=_candidates(name))
+
+
+def _is_of(name: str, job: JobRecord) -> bool:
+    """Whether `name` is the job, or a component or step of it."""
+    part = _PART_OF_JOB.fullmatch(name)
+    return name == job.job_id or (part is not None and job.executor == "slurm" and part[1] == job.job_id)
 
 
 def _all_runs() -> Iterator[RunDir]:

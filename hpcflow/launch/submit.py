@@ -1,7 +1,7 @@
 """From a spec file to a job: first everything that can be refused, then the run folder, then the executor.
 
 `prepare` writes nothing. `submit` and `resume` either leave a run that was handed to the executor or leave
-the disk as it was. Nobody waits for the job here, only for the launcher (`local_executor`).
+the disk as it was. Nobody waits for the job here, only for the executors' own commands.
 """
 
 from __future__ import annotations
@@ -18,46 +18,56 @@ from pathlib import Path
 import msgspec
 
 from hpcflow.checkpoint.store import CheckpointStore
-from hpcflow.errors import RunDirError, UserError
-from hpcflow.launch import batch_script, cluster, local_executor, machine, runs
-from hpcflow.observe.job import JobRecord
+from hpcflow.errors import ClusterError, RunDirError, UserError
+from hpcflow.launch import checks, cluster, local_executor, machine, runs, slurm_launch
+from hpcflow.observe.job import JobRecord, read_job
 from hpcflow.observe.status import RunStatus, read_status
 from hpcflow.plan import build
 from hpcflow.plan.plan import Plan
 from hpcflow.rundir import RunDir
 from hpcflow.spec.files import check_files
-from hpcflow.spec.load import load, save
+from hpcflow.spec.load import load, load_resolved, save
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.topology import read_topology
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that nothing on this side speaks against."""
+    """A run that nothing on this side speaks against; `settled` is what Slurm is asked for."""
 
     spec: RunSpec
     plan: Plan
     choice: cluster.Choice
+    settled: checks.Checked | None = None
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What `submit --dry-run` shows; nothing of it was written."""
+    """What `submit --dry-run` shows; nothing of it was written.
+
+    `refusal` is what speaks against it on this cluster.
+    """
 
     spec: RunSpec
     plan: Plan
     run: RunDir
-    reason: str
+    choice: cluster.Choice
     batch_script: str
+    warnings: tuple[str, ...]
+    refusal: ClusterError | None
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A run in the hands of the executor; `resumes_from` is a step, None for the beginning."""
+    """A run in the hands of the executor; `resumes_from` is a step, None for the beginning.
+
+    `notes` are sentences for a person: why this executor, what to mind.
+    """
 
     run: RunDir
+    plan: Plan
     record: JobRecord
-    reason: str = ""
+    notes: tuple[str, ...] = ()
     resumes_from: int | None = None
 
 
@@ -77,12 +87,14 @@ def prepare(spec_path: Path, overrides: Sequence[str], choice: cluster.Cluster) 
     """Check everything that can be known before a submission.
 
     Raises:
-        UserError: the spec, its files, the executor, the installed engines or the GPUs do not fit.
+        UserError: the spec, its files, the installed engines or the GPUs do not fit.
+        ClusterError: Slurm was asked for and is not there, or the cluster cannot run the plan.
     """
     spec, plan = resolve(spec_path, overrides)
     chosen = cluster.choose(choice)
-    machine.check_engines(plan)
-    build.check_local(plan, machine.available_gpus() if plan.gpus_per_node else 0)
+    if chosen.executor == "slurm":
+        return Prepared(spec, plan, chosen, _settled(spec, plan))
+    _check_local(plan)
     return Prepared(spec, plan, chosen)
 
 
@@ -96,8 +108,19 @@ def rehearse(
     """
     spec, plan = resolve(spec_path, overrides)
     run = RunDir(run_folder(spec, run_dir))
-    reason = "" if choice == "slurm" else cluster.choose(choice).reason
-    return Rehearsal(spec, plan, run, reason, batch_script.render(spec, plan, run))
+    settled = checks.Checked(plan, ())
+    refusal = None
+    try:
+        chosen = cluster.choose(choice)
+    except (UserError, ClusterError):  # the script can be shown anywhere
+        chosen = cluster.Choice("slurm", "there is no Slurm here: nothing is known of the cluster")
+    else:
+        try:
+            settled = slurm_launch.settle(spec, plan) if chosen.executor == "slurm" else settled
+        except ClusterError as error:
+            refusal = error
+    script = slurm_launch.rehearsed_script(spec, settled.plan, run)
+    return Rehearsal(spec, plan, run, chosen, script, settled.warnings, refusal)
 
 
 def run_folder(spec: RunSpec, run_dir: Path | None) -> Path:
@@ -108,6 +131,8 @@ def run_folder(spec: RunSpec, run_dir: Path | None) -> Path:
     """
     name = runs.fresh_name(spec.name, datetime.now())
     folder = Path(os.path.abspath(run_dir or runs.runs_root() / name))
+    if not str(folder).isprintable():  # no line of a batch script can hold it
+        raise RunDirError(f"run folder {str(folder)!r} has unprintable characters", hint="choose another")
     runs.check_free(folder)
     return folder
 
@@ -124,8 +149,9 @@ def submit(prepared: Prepared, run_dir: Path | None) -> Submitted:
     with _fresh_folder(folder):
         save(prepared.spec, run.spec_json)
         prepared.plan.save(run.plan_json)
-        record = local_executor.launch(run, 1)
-    return Submitted(run, record, prepared.choice.reason)
+        record, notes = _launch(run, 1, prepared.settled)
+    reason = (prepared.choice.reason,) if prepared.choice.reason else ()
+    return Submitted(run, prepared.plan, record, (*reason, *notes))
 
 
 def resume(run: RunDir) -> Submitted:
@@ -133,16 +159,42 @@ def resume(run: RunDir) -> Submitted:
 
     Raises:
         UserError: it runs, is done, or nobody can tell whether it runs.
+        ClusterError: the executor refused; the run is as before.
     """
     with _alone(run):
         check_resumable(run, read_status(run))
-        plan = _plan_of(run)
-        machine.check_engines(plan)
-        build.check_local(plan, machine.available_gpus() if plan.gpus_per_node else 0)
+        plan, job = _plan_of(run), read_job(run)
+        executor = cluster.choose("auto").executor if job is None else job.executor
         found = CheckpointStore(run, keep=1).latest()
         attempts = run.attempts()
-        record = local_executor.launch(run, attempts[-1].number + 1 if attempts else 1)
-    return Submitted(run, record, resumes_from=None if found is None else found.manifest.step)
+        number = attempts[-1].number + 1 if attempts else 1
+        if executor == "local":
+            _check_local(plan)
+            record, notes = _launch(run, number, None)
+        else:
+            with slurm_launch.cluster_of(job):
+                record, notes = _launch(run, number, _settled(load_resolved(run.spec_json), plan))
+    return Submitted(run, plan, record, notes, None if found is None else found.manifest.step)
+
+
+def _check_local(plan: Plan) -> None:
+    machine.check_engines(plan)
+    build.check_local(plan, machine.available_gpus() if plan.gpus_per_node else 0)
+
+
+def _settled(spec: RunSpec, plan: Plan) -> checks.Checked:
+    """What Slurm is asked for. The nodes have this installation, and its engines, or else a container."""
+    if not spec.slurm.container_prefix:
+        machine.check_engines(plan)
+    return slurm_launch.settle(spec, plan)
+
+
+def _launch(run: RunDir, attempt: int, settled: checks.Checked | None) -> tuple[JobRecord, tuple[str, ...]]:
+    """Hand the run to Slurm if it was settled what to ask for, else to this machine."""
+    if settled is None:
+        return local_executor.launch(run, attempt), ()
+    record, notes = slurm_launch.launch(run, attempt, settled.plan)
+    return record, (*settled.warnings, *notes)
 
 
 def check_resumable(run: RunDir, status: RunStatus) -> None:
@@ -160,7 +212,7 @@ def check_resumable(run: RunDir, status: RunStatus) -> None:
             f"{run.name} is done: all {status.steps} steps", hint="submit the spec with more steps"
         )
     # A submission that was not completed left no job behind; another unknown may hide a running one.
-    if status.state == "unknown" and status.job_id is not None:
+    if status.job_id is not None and (status.state == "unknown" or status.may_come_back):
         raise UserError(
             f"nobody here can tell whether {run.name} still runs: {status.reason}",
             hint="look there, and end it there",

@@ -44,7 +44,8 @@ class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
     `rank` -1 is the whole role. `exit_code` and `signal` are the blamed process's own, None where it had
     not ended by itself. `step` is the last step that the driver told of. `tail` are the last lines of
     `log`, the blamed process's log. `resident_bytes` is each process's last known memory, with its
-    descendants. `decision` "stop": nothing restarts by itself. `time` is in seconds since the epoch.
+    descendants. `gone` tells of each process that was lost and that the run went on without. `decision`
+    "stop": nothing restarts by itself. `time` is in seconds since the epoch.
     """
 
     attempt: int
@@ -61,6 +62,7 @@ class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     tail: list[str] = []
     resident_bytes: dict[str, int] = {}
+    gone: list[str] = []
     decision: str = "stop"
     time: float
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from hpcflow.observe.status import last_attempt
+from hpcflow.observe.signs import last_attempt
 from hpcflow.plan.plan import Plan
+from hpcflow.rpc.identity import RankEndpoint
 from hpcflow.rundir import AttemptDir, RunDir
 
-Endpoints = dict[str, list[dict[str, object]]]
+Endpoints = dict[str, list[RankEndpoint]]
 
 
 def not_ready(run: RunDir) -> list[str]:
@@ -18,9 +19,9 @@ def not_ready(run: RunDir) -> list[str]:
         return []
     try:
         plan = Plan.load(run.plan_json)
-        ready = _ready(attempt)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.MsgspecError):
         return []
+    ready = {(role, rank.rank) for role, ranks in read_endpoints(attempt).items() for rank in ranks}
     return [
         f"{role.role}.{rank.rank}"
         for role in plan.roles
@@ -29,11 +30,9 @@ def not_ready(run: RunDir) -> list[str]:
     ]
 
 
-def _ready(attempt: AttemptDir) -> set[tuple[str, object]]:
-    """Role and rank of every endpoint that is published by now."""
+def read_endpoints(attempt: AttemptDir) -> Endpoints:
+    """What ranks have published by now; {} where nothing is, or nothing that can be read."""
     try:
-        content = attempt.endpoints_json.read_bytes()
-    except FileNotFoundError:
-        return set()
-    endpoints = msgspec.json.decode(content, type=Endpoints)
-    return {(role, rank["rank"]) for role, ranks in endpoints.items() for rank in ranks}
+        return msgspec.json.decode(attempt.endpoints_json.read_bytes(), type=Endpoints)
+    except (OSError, msgspec.DecodeError):
+        return {}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hpcflow.errors import SpecError, SpecErrors
 from hpcflow.plan import topology
 from hpcflow.plan.plan import RankPlan, RolePlan
-from hpcflow.spec.roles import Placement, RoleName
+from hpcflow.spec.roles import Placed, gpus_key, table_of
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.topology import NodeTopology
 
@@ -23,16 +23,16 @@ Sets = dict[int, tuple[int, ...]]
 
 
 def place(
-    spec: RunSpec, islands: Sequence[Sequence[RoleName]], nodes: NodeTopology | None = None
+    spec: RunSpec, islands: Sequence[Sequence[str]], nodes: NodeTopology | None = None
 ) -> tuple[RolePlan, ...]:
     """Every role of the run, placed; roles of different islands never share a node.
 
     Raises:
         SpecErrors: a role needs more GPUs of a node than a node has.
     """
-    present = spec.roles.present()
+    present = spec.present()
     _refuse_too_large(spec, present)
-    sets: dict[RoleName, Sets] = {}
+    sets: dict[str, Sets] = {}
     first = 0
     for names in islands:
         own = _own_sets({name: present[name] for name in names}, spec.slurm.gpus_per_node)
@@ -47,7 +47,7 @@ def place(
     return roles
 
 
-def _refuse_too_large(spec: RunSpec, present: dict[RoleName, Placement]) -> None:
+def _refuse_too_large(spec: RunSpec, present: dict[str, Placed]) -> None:
     capacity = spec.slurm.gpus_per_node
     on_gpus = {name: role for name, role in present.items() if role.on_gpus}
     if on_gpus and capacity == 0:
@@ -55,10 +55,10 @@ def _refuse_too_large(spec: RunSpec, present: dict[RoleName, Placement]) -> None
         raise SpecErrors([SpecError(spec.place("slurm.gpus_per_node"), problem, value="0")])
     faults = [
         SpecError(
-            spec.place(f"roles.{name}.gpus_per_node"),
+            spec.place(gpus_key(name)),
             f"more than the {capacity} GPUs of a node",
             value=str(role.gpus_per_node),
-            hint=f"use more nodes (roles.{name}.nodes), or correct slurm.gpus_per_node",
+            hint=f"use more nodes ({table_of(name)}.nodes), or correct slurm.gpus_per_node",
         )
         for name, role in on_gpus.items()
         if role.gpus_per_node > capacity
@@ -67,10 +67,10 @@ def _refuse_too_large(spec: RunSpec, present: dict[RoleName, Placement]) -> None
         raise SpecErrors(faults)
 
 
-def _own_sets(present: dict[RoleName, Placement], capacity: int) -> dict[RoleName, Sets]:
+def _own_sets(present: dict[str, Placed], capacity: int) -> dict[str, Sets]:
     """GPU sets of the roles that share no other role's; nodes are opened as they are needed."""
     used: list[int] = []
-    sets: dict[RoleName, Sets] = {}
+    sets: dict[str, Sets] = {}
     for name, role in present.items():
         if role.share_with is not None:
             continue
@@ -87,7 +87,7 @@ def _own_sets(present: dict[RoleName, Placement], capacity: int) -> dict[RoleNam
     return sets
 
 
-def _shared_set(name: RoleName, present: dict[RoleName, Placement], sets: dict[RoleName, Sets]) -> Sets:
+def _shared_set(name: str, present: dict[str, Placed], sets: dict[str, Sets]) -> Sets:
     """The first GPUs of the set of the role that `name` shares with, chains followed."""
     role = present[name]
     if role.share_with is None:
@@ -97,7 +97,7 @@ def _shared_set(name: RoleName, present: dict[RoleName, Placement], sets: dict[R
     return {node: there[node][: role.gpus_per_node] for node in nodes}
 
 
-def _role_plan(name: RoleName, role: Placement, sets: Sets, spec: RunSpec) -> RolePlan:
+def _role_plan(name: str, role: Placed, sets: Sets, spec: RunSpec) -> RolePlan:
     width = role.gpus_per_rank
     ranks = [
         RankPlan(
@@ -109,7 +109,7 @@ def _role_plan(name: RoleName, role: Placement, sets: Sets, spec: RunSpec) -> Ro
         for position, (node, gpus) in enumerate(sets.items())
         for local in range(role.ranks_per_node)
     ]
-    resources = spec.slurm.resources.of(name)
+    resources = spec.resources_of(name)
     return RolePlan(
         role=name,
         device="cuda" if spec.computes_on_gpus(role) else "cpu",
@@ -139,7 +139,7 @@ def check(roles: Sequence[RolePlan]) -> None:
         assert len(taken) == len(set(taken)), role.role
 
 
-def _owner(role: RolePlan, roles: Sequence[RolePlan]) -> RoleName:
+def _owner(role: RolePlan, roles: Sequence[RolePlan]) -> str:
     """The role at the end of a chain of sharing."""
     by_name = {other.role: other for other in roles}
     while role.shares_with is not None:

@@ -30,11 +30,11 @@ class RankPlan:
 class RolePlan:
     """All processes of a role; `gpus_by_node[i]` is the role's GPU set on `nodes[i]`."""
 
-    role: RoleName
+    role: str
     device: Literal["cpu", "cuda"]
     nodes: tuple[int, ...]
     gpus_by_node: tuple[tuple[int, ...], ...]
-    shares_with: RoleName | None
+    shares_with: str | None
     ranks: tuple[RankPlan, ...]
     cpus_per_rank: int
     memory_gib_per_rank: float
@@ -54,7 +54,7 @@ class JobStep:
 
     name: str
     component: int
-    roles: tuple[RoleName, ...]
+    roles: tuple[str, ...]
     nodes: tuple[int, ...]
     gpus_per_node: int
     cpus_per_node: int
@@ -70,7 +70,7 @@ class Component:
     they are places among what Slurm grants.
     """
 
-    roles: tuple[RoleName, ...]
+    roles: tuple[str, ...]
     nodes: tuple[int, ...]
     partition: str | None
     constraint: str | None
@@ -148,7 +148,7 @@ class Plan:
     weights: WeightRoute
     warnings: tuple[str, ...] = ()
 
-    def role(self, name: RoleName) -> RolePlan:
+    def role(self, name: str) -> RolePlan:
         """The plan of one role; KeyError where the run has no such role."""
         for role in self.roles:
             if role.role == name:

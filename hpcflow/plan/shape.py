@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hpcflow.errors import SpecError, SpecErrors
 from hpcflow.plan import topology
 from hpcflow.plan.plan import Component, JobStep, RolePlan, Shape
-from hpcflow.spec.roles import Placement, RoleName
+from hpcflow.spec.roles import owner_of
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.slurm import NodeKind
 
@@ -23,22 +23,22 @@ HETJOB_PRICE = (
     "free; all components are requeued together"
 )
 # These take nodes of their own in a heterogeneous job, also where they run on CPUs.
-_LARGE: frozenset[RoleName] = frozenset({"actor", "critic", "rollout"})
+_LARGE: frozenset[str] = frozenset({"actor", "critic", "rollout"})
 
 
-def islands(spec: RunSpec) -> tuple[tuple[RoleName, ...], ...]:
+def islands(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     """Roles by island, sharers with the role whose GPUs they use; the actor's island is the first.
 
     Raises:
         SpecErrors: one job is asked for, but roles want different kinds of nodes.
     """
-    present = spec.roles.present()
-    kinds = {name: spec.slurm.node_kind(name) for name in present}
+    present = spec.present()
+    kinds = {name: spec.node_kind(name) for name in present}
     different = len(set(kinds.values())) > 1
     if different and spec.slurm.shape == "steps":
         raise SpecErrors([_not_one_job(spec, kinds)])
     apart = spec.slurm.shape == "hetjob"
-    found: dict[tuple[NodeKind, RoleName | None], list[RoleName]] = {}
+    found: dict[tuple[NodeKind, str | None], list[str]] = {}
     for name in present:
         owner = owner_of(name, present)
         alone = apart and (owner in _LARGE or present[owner].on_gpus)
@@ -46,14 +46,6 @@ def islands(spec: RunSpec) -> tuple[tuple[RoleName, ...], ...]:
         first = next((key for key in found if key[0] == kinds[name]), (kinds[name], None))
         found.setdefault((kinds[name], owner) if alone else first, []).append(name)
     return tuple(tuple(names) for names in found.values())
-
-
-def owner_of(name: RoleName, present: dict[RoleName, Placement]) -> RoleName:
-    """The role at the end of a chain of `share_with`."""
-    following = present[name].share_with
-    while following is not None:
-        name, following = following, present[following].share_with
-    return name
 
 
 def shape(spec: RunSpec, components: Sequence[Component]) -> Shape:
@@ -74,7 +66,7 @@ def shape(spec: RunSpec, components: Sequence[Component]) -> Shape:
 def job_steps(roles: Sequence[RolePlan], components: Sequence[Component]) -> tuple[JobStep, ...]:
     """One step per GPU set: the roles that share one are started together."""
     by_name = {role.role: role for role in roles}
-    groups: dict[RoleName, list[RolePlan]] = {}
+    groups: dict[str, list[RolePlan]] = {}
     for role in roles:
         owner = role
         while owner.shares_with is not None:
@@ -98,7 +90,7 @@ def _step(owner: RolePlan, group: Sequence[RolePlan], components: Sequence[Compo
 
 
 def components(
-    spec: RunSpec, groups: Sequence[Sequence[RoleName]], roles: Sequence[RolePlan]
+    spec: RunSpec, groups: Sequence[Sequence[str]], roles: Sequence[RolePlan]
 ) -> tuple[Component, ...]:
     """One component per island; the driver and the supervisor are on the first node of the first."""
     found = []
@@ -109,7 +101,7 @@ def components(
         if index == 0:
             cpus[nodes[0]] += spec.slurm.driver.cpus_per_rank
             gibibytes[nodes[0]] += spec.slurm.driver.memory_gib_per_rank
-        kind = spec.slurm.node_kind(names[0])
+        kind = spec.node_kind(names[0])
         gpus = _gpus_of_a_node(members)
         if gpus and topology.takes_whole_nodes(spec):
             gpus = spec.slurm.gpus_per_node
@@ -152,7 +144,7 @@ def _gpus_of_a_node(roles: Sequence[RolePlan]) -> int:
     return max((gpu + 1 for role in roles for gpus in role.gpus_by_node for gpu in gpus), default=0)
 
 
-def _not_one_job(spec: RunSpec, kinds: dict[RoleName, NodeKind]) -> SpecError:
+def _not_one_job(spec: RunSpec, kinds: dict[str, NodeKind]) -> SpecError:
     named = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
     return SpecError(
         spec.place("slurm.shape"),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from hpcflow.spec.roles import Placement, RoleName
+from hpcflow.spec.roles import Placed
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.slurm import NodeKind
 from hpcflow.spec.topology import Level, NodeTopology
@@ -44,11 +44,11 @@ class _Cost(NamedTuple):
 
 
 def locate(
-    own: Mapping[RoleName, Sets],
-    present: Mapping[RoleName, Placement],
+    own: Mapping[str, Sets],
+    present: Mapping[str, Placed],
     spec: RunSpec,
     topology: NodeTopology | None,
-) -> dict[RoleName, Sets]:
+) -> dict[str, Sets]:
     """The sets of an island again, on the same nodes and as large, by GPUs that are near each other.
 
     `own` are sets by first fit; they stay as they are where nothing is known of the nodes.
@@ -69,7 +69,7 @@ def locate(
     return found
 
 
-def _width(name: RoleName, present: Mapping[RoleName, Placement]) -> int:
+def _width(name: str, present: Mapping[str, Placed]) -> int:
     """GPUs of the widest rank on the set of `name`: sharers have their groups on it, too."""
     sharers = [name]
     for sharer in sharers:
@@ -82,12 +82,12 @@ def takes_whole_nodes(spec: RunSpec) -> bool:
     return spec.slurm.topology is not None and spec.slurm.options.get("exclusive") is True
 
 
-def obstacle(spec: RunSpec, names: Sequence[RoleName], gpus_per_node: int) -> str:
+def obstacle(spec: RunSpec, names: Sequence[str], gpus_per_node: int) -> str:
     """Why nothing is known of the nodes of these roles, which ask for `gpus_per_node`; empty: it is known."""
     if gpus_per_node == 0:
         return ""
     slurm = spec.slurm
-    kind, described = slurm.node_kind(names[0]), NodeKind(slurm.partition, slurm.constraint, slurm.gpu_type)
+    kind, described = spec.node_kind(names[0]), NodeKind(slurm.partition, slurm.constraint, slurm.gpu_type)
     if kind != described:
         return f"slurm.topology is about other nodes ({described}) than theirs ({kind})"
     if gpus_per_node < slurm.gpus_per_node and not takes_whole_nodes(spec):

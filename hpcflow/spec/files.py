@@ -33,7 +33,7 @@ def check_files(spec: RunSpec) -> None:
         SpecErrors: all missing or unusable files and folders, each with the key that names it.
         DataError: the first unusable row of a data file.
     """
-    faults = [*_models(spec), *_reward_function(spec), *_data_files(spec)]
+    faults = [*_models(spec), *_reward_function(spec), *_data_files(spec), *_command_folders(spec)]
     if faults:
         raise SpecErrors(faults)
     for path in (spec.data.train, spec.data.heldout):
@@ -56,6 +56,14 @@ def _data_files(spec: RunSpec) -> Iterator[SpecError]:
         if not Path(value).is_file():
             problem = "is a folder, not a file" if Path(value).is_dir() else "there is no such file"
             yield SpecError(spec.place(key), problem, value=value)
+
+
+def _command_folders(spec: RunSpec) -> Iterator[SpecError]:
+    """Programs are looked for when they start: what is here need not be on the nodes or in a container."""
+    for name, command in spec.commands.items():
+        if not Path(command.folder).is_dir():
+            place = spec.place(f"commands.{name}.folder")
+            yield SpecError(place, "there is no such folder", value=command.folder)
 
 
 def _reward_function(spec: RunSpec) -> Iterator[SpecError]:

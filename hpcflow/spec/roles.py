@@ -7,7 +7,8 @@ takes one GPU, a rollout rank `tensor_parallel` of them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -30,6 +31,34 @@ from hpcflow.spec.fields import (
 
 RoleName = Literal["actor", "critic", "reference", "reward", "rollout"]
 ROLE_NAMES: tuple[RoleName, ...] = ("actor", "critic", "reference", "reward", "rollout")
+
+
+class Placed(Protocol):
+    """What takes nodes and GPUs: a role of the algorithm, or a command."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes on each of them."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each of them; 0: CPUs."""
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs of one rank where it runs on GPUs."""
+
+    @property
+    def share_with(self) -> str | None:
+        """Whose GPUs it uses; None: GPUs of its own."""
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it takes GPUs."""
 
 
 class Placement(Model):
@@ -134,9 +163,9 @@ class Roles(Model):
     reward: Reward
     rollout: Rollout
 
-    def present(self) -> dict[RoleName, Placement]:
+    def present(self) -> dict[str, Placement]:
         """The roles that this run has, in the order in which they are placed."""
-        every: dict[RoleName, Placement | None] = {
+        every: dict[str, Placement | None] = {
             "actor": self.actor,
             "critic": self.critic,
             "reference": self.reference,
@@ -151,14 +180,14 @@ class Roles(Model):
         rules = [
             rule
             for name, role in present.items()
-            for rule in (*_gpu_rules(name, role), *_sharing_rules(name, present))
+            for rule in (*_gpu_rules(name, role), *sharing_rules(name, present))
         ]
         if rules:
             raise refusal(rules)
         return self
 
 
-def _gpu_rules(name: RoleName, role: Placement) -> list[Rule]:
+def _gpu_rules(name: str, role: Placement) -> list[Rule]:
     """GPUs of a node must be those that its ranks take."""
     taken = role.ranks_per_node * role.gpus_per_rank
     if role.gpus_per_node in {0, taken}:
@@ -172,17 +201,27 @@ def _gpu_rules(name: RoleName, role: Placement) -> list[Rule]:
     return [Rule(f"{name}.gpus_per_node", problem, hint)]
 
 
-def _sharing_rules(name: RoleName, present: dict[RoleName, Placement]) -> list[Rule]:
-    """A shared GPU set must exist, be large enough, and lead to an owner."""
+def table_of(name: str) -> str:
+    """The key of the spec that holds a role or a command."""
+    return f"roles.{name}" if name in ROLE_NAMES else f"commands.{name}"
+
+
+def gpus_key(name: str) -> str:
+    """The key by which the spec says how many GPUs a role or a command takes."""
+    return f"{table_of(name)}.gpus_per_node" if name in ROLE_NAMES else f"{table_of(name)}.gpus_per_rank"
+
+
+def sharing_rules(name: str, present: Mapping[str, Placed]) -> list[Rule]:
+    """A shared GPU set must exist, be large enough, and lead to an owner; keys are seen from the table."""
     role, key = present[name], f"{name}.share_with"
     if role.share_with is None:
         return []
     if role.share_with not in present:
         others = ", ".join(other for other in present if other != name)
         return [Rule(key, f"this run has no role {role.share_with}", f"valid: {others}")]
-    seen: list[RoleName] = [name]
-    following: RoleName | None = role.share_with
-    while following in present:
+    seen: list[str] = [name]
+    following: str | None = role.share_with
+    while following is not None and following in present:
         if following in seen:
             chain = " -> ".join([*seen, following])
             return [Rule(key, f"sharing must end at a role with GPUs of its own, but: {chain}")]
@@ -191,13 +230,21 @@ def _sharing_rules(name: RoleName, present: dict[RoleName, Placement]) -> list[R
     owner = present[role.share_with]
     if not role.on_gpus or not owner.on_gpus:
         without = name if not role.on_gpus else role.share_with
-        hint = f"set roles.{without}.gpus_per_node, or leave share_with out"
+        hint = f"set {gpus_key(without)}, or leave share_with out"
         return [Rule(key, f"{without} takes no GPUs, so there is no set to share", hint)]
     rules = []
     if role.gpus_per_node > owner.gpus_per_node:
         problem = f"more than the {owner.gpus_per_node} that {role.share_with} has to share"
-        rules.append(Rule(f"{name}.gpus_per_node", problem))
+        rules.append(Rule(gpus_key(name).partition(".")[2], problem))
     if role.nodes > owner.nodes:
         problem = f"more than the {owner.nodes} that {role.share_with} has to share"
         rules.append(Rule(f"{name}.nodes", problem))
     return rules
+
+
+def owner_of(name: str, present: Mapping[str, Placed]) -> str:
+    """The role at the end of a chain of `share_with`, which leads to one."""
+    following = present[name].share_with
+    while following is not None:
+        name, following = following, present[following].share_with
+    return name

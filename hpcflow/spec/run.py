@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from hpcflow.spec.algorithm import Ppo
+from hpcflow.spec.commands import RESERVED, CommandName, CommandRole
 from hpcflow.spec.fields import (
     Count,
     FilePath,
@@ -20,8 +21,8 @@ from hpcflow.spec.fields import (
     refusal,
 )
 from hpcflow.spec.places import Places
-from hpcflow.spec.roles import Placement, Roles, Trained
-from hpcflow.spec.slurm import Slurm
+from hpcflow.spec.roles import Placed, Roles, Trained, owner_of, sharing_rules
+from hpcflow.spec.slurm import NodeKind, RoleResources, Slurm
 
 MAX_NAME_BYTES = 200
 
@@ -122,6 +123,7 @@ class RunSpec(Model):
     data: Data
     algorithm: Ppo
     roles: Roles
+    commands: dict[CommandName, CommandRole] = Field(default={})
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     health: Health = Health()
@@ -135,7 +137,19 @@ class RunSpec(Model):
         self._places = places
         return self
 
-    def computes_on_gpus(self, role: Placement) -> bool:
+    def present(self) -> dict[str, Placed]:
+        """All that is placed, in this order: the roles of the algorithm, then the commands."""
+        return {**self.roles.present(), **self.commands}
+
+    def resources_of(self, name: str) -> RoleResources:
+        """Cores and memory of one rank of a role or of a command, and what it says of its nodes."""
+        return self.commands[name] if name in self.commands else self.slurm.resources.of(name)
+
+    def node_kind(self, name: str) -> NodeKind:
+        """What a role or a command asks of its nodes."""
+        return self.slurm.node_kind(self.resources_of(name))
+
+    def computes_on_gpus(self, role: Placed) -> bool:
         """Whether the role's engine uses the GPUs that it gets; `device: cpu` leaves them idle."""
         return role.on_gpus and self.device == "auto"
 
@@ -149,6 +163,7 @@ class RunSpec(Model):
             *_name_rules(self.name),
             *_reference_rules(self),
             *_collective_rules(self),
+            *_command_rules(self),
             *_kind_rules(self),
         ]
         if rules:
@@ -179,16 +194,53 @@ def _reference_rules(spec: RunSpec) -> list[Rule]:
 def _kind_rules(spec: RunSpec) -> list[Rule]:
     """Roles on the same GPUs are on the same nodes."""
     rules = []
-    for name, role in spec.roles.present().items():
-        if role.share_with is None:
+    present = spec.present()
+    for name, role in present.items():
+        if role.share_with is None or role.share_with not in present:
             continue
-        own, other = spec.slurm.node_kind(name), spec.slurm.node_kind(role.share_with)
+        own, other = spec.node_kind(name), spec.node_kind(role.share_with)
         if own != other:
             problem = (
                 f"{name} shares the GPUs of {role.share_with}, but asks for other nodes ({own}; {other})"
             )
             hint = f"give both the same partition, constraint and gpu_type, or {name} no share_with"
-            rules.append(Rule(f"slurm.resources.{name}", problem, hint))
+            table = "commands" if name in spec.commands else "slurm.resources"
+            rules.append(Rule(f"{table}.{name}", problem, hint))
+    return rules
+
+
+def _command_rules(spec: RunSpec) -> list[Rule]:
+    """Names that nothing else has, GPU sets that exist, and time to get ready within the time for all."""
+    present, start_s = spec.present(), spec.health.start_timeout_s
+    rules = []
+    for name, command in spec.commands.items():
+        if name in RESERVED or name.startswith("step_"):
+            problem = "this name is taken by a process of every run"
+            rules.append(Rule(f"commands.{name}", problem, f"taken: {', '.join(sorted(RESERVED))}, step_..."))
+            continue
+        rules += [rule._replace(key=f"commands.{rule.key}") for rule in sharing_rules(name, present)]
+        if command.essential and command.ready_within_s(start_s) > start_s:
+            problem = f"longer than the {start_s:g} s in which everything must be ready"
+            hint = "raise health.start_timeout_s, or set essential: false"
+            rules.append(Rule(f"commands.{name}.ready_timeout_s", problem, hint))
+    return rules or _step_rules(spec)
+
+
+def _step_rules(spec: RunSpec) -> list[Rule]:
+    """Roles that share GPUs are one job step, which is called after all of them."""
+    present = spec.present()
+    groups: dict[str, list[str]] = {}
+    for name in present:
+        groups.setdefault(owner_of(name, present), []).append(name)
+    called: dict[str, str] = {}
+    rules = []
+    for names in groups.values():
+        step, log = "+".join(names), "_".join(names)
+        other = called.setdefault(log, step)
+        if other != step:
+            problem = f"steps {other} and {step} would both be called {log}"
+            at = next(name for name in [*names, *other.split("+")] if name in spec.commands)
+            rules.append(Rule(f"commands.{at}", problem, "give it another name"))
     return rules
 
 

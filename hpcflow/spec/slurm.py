@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from hpcflow.spec.fields import Count, FilePath, Gibibytes, Gpus, Model, Rule, Text, refusal
-from hpcflow.spec.roles import RoleName
 
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NcclName = Annotated[str, Field(pattern=r"^NCCL_[A-Z0-9_]+$")]
@@ -63,6 +63,17 @@ class NodeKind(NamedTuple):
         return ", ".join(named) or "any node"
 
 
+def variable_rules(table: str, variables: Mapping[str, str]) -> list[Rule]:
+    """Broken rules of environment variables that a spec sets in `table`."""
+    rules = []
+    for variable, value in variables.items():
+        if variable in _OUR_VARIABLES or variable.startswith(("HPCFLOW_", "SLURM_")):
+            rules.append(Rule(f"{table}.{variable}", "this variable is set by hpcflow or by Slurm"))
+        if "\0" in value:
+            rules.append(Rule(f"{table}.{variable}", "must not hold a NUL character"))
+    return rules
+
+
 class RankResources(Model):
     """CPU cores and memory of one rank."""
 
@@ -87,9 +98,9 @@ class Resources(Model):
     reward: RoleResources = RoleResources()
     rollout: RoleResources = RoleResources()
 
-    def of(self, role: RoleName) -> RoleResources:
-        """The resources of one role."""
-        every: dict[RoleName, RoleResources] = {
+    def of(self, role: str) -> RoleResources:
+        """The resources of one role of the algorithm; commands state their own."""
+        every: dict[str, RoleResources] = {
             "actor": self.actor,
             "critic": self.critic,
             "reference": self.reference,
@@ -123,9 +134,8 @@ class Slurm(Model):
     modules: list[Text] = Field(default=[])
     container_prefix: list[Text] = Field(default=[])
 
-    def node_kind(self, role: RoleName) -> NodeKind:
-        """What the role asks of its nodes."""
-        own = self.resources.of(role)
+    def node_kind(self, own: RoleResources) -> NodeKind:
+        """What a role with these resources asks of its nodes."""
         return NodeKind(
             own.partition or self.partition, own.constraint or self.constraint, own.gpu_type or self.gpu_type
         )
@@ -139,12 +149,7 @@ class Slurm(Model):
             if name in _OURS:
                 rules.append(Rule(f"options.{name}", "this option follows from the plan"))
         for table, variables in (("environment", self.environment), ("nccl", self.nccl)):
-            for variable, value in variables.items():
-                if variable in _OUR_VARIABLES or variable.startswith(("HPCFLOW_", "SLURM_")):
-                    problem = "this variable is set by hpcflow or by Slurm"
-                    rules.append(Rule(f"{table}.{variable}", problem))
-                if "\0" in value:
-                    rules.append(Rule(f"{table}.{variable}", "must not hold a NUL character"))
+            rules += variable_rules(table, variables)
         if rules:
             raise refusal(rules)
         return self

@@ -11,9 +11,9 @@ class ManualClock:
     """Starts at `time`; `at(t, action)` runs `action` when a wait passes t."""
 
     time: float = 1_000_000.0
-    _actions: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _actions: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
 
-    def at(self, after_s: float, action: Callable[[], None]) -> None:
+    def at(self, after_s: float, action: Callable[[], object]) -> None:
         """Let `action` happen `after_s` seconds from now."""
         self._actions.append((self.time + after_s, action))
 

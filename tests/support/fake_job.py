@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from hpcflow.job.commands import command_line, is_command
 from hpcflow.job.launchers import LocalLauncher
 from hpcflow.job.supervisor import supervise
 from hpcflow.job.verdict import Member
@@ -66,7 +67,7 @@ class FakeJob:
 def fake_job(
     folder: Path, spec: RunSpec, behaviours: dict[str, str], *, actors: int = 1
 ) -> Iterator[FakeJob]:
-    """Supervise `actors` actor ranks, one reward rank and a driver; good ones by default."""
+    """Supervise `actors` actor ranks, one reward rank, a driver (good ones by default) and real commands."""
     run = RunDir(folder)
     folder.mkdir(parents=True)
     run.spec_json.write_text(spec.model_dump_json())
@@ -104,7 +105,8 @@ def _plan(spec: RunSpec, actors: int) -> Plan:
     plan = build(spec)
     actor, reward = plan.role("actor"), plan.role("reward")
     ranks = tuple(replace(actor.ranks[0], rank=n, local_rank=n) for n in range(actors))
-    return replace(plan, roles=(replace(actor, ranks=ranks), reward))
+    of_commands = [role for role in plan.roles if role.role in spec.commands]
+    return replace(plan, roles=(replace(actor, ranks=ranks), reward, *of_commands))
 
 
 def _command(run: Path) -> Callable[[Member], list[str]]:
@@ -113,6 +115,8 @@ def _command(run: Path) -> Callable[[Member], list[str]]:
     program = str(Path(__file__).with_name("fake_process.py"))
 
     def command(member: Member) -> list[str]:
+        if is_command(member):
+            return command_line(member)
         name = f"{member.role}.{member.rank}"
         return [sys.executable, program, behaviours.get(name, usual.get(name, "serves"))]
 

@@ -137,9 +137,9 @@ def with_family() -> int:
     process = Process()
     process.live()
     process.start("child")
-    orphan = str(process.identity.run_dir / "pids" / "orphan")
-    script = 'setsid sleep "$1" & echo $! > "$2"'
-    subprocess.run(["sh", "-c", script, "sh", str(LONG_S), orphan], check=True)
+    pids = str(process.identity.run_dir / "pids")
+    script = 'setsid sleep "$1" & echo $! > "$2/.orphan" && mv "$2/.orphan" "$2/orphan"'
+    subprocess.run(["sh", "-c", script, "sh", str(LONG_S), pids], check=True)
     return process.serve()
 
 
@@ -167,6 +167,17 @@ def is_done() -> int:
     """One call, then all is done."""
     for group in Process().groups():
         group.call(Echo.wait, Seconds(0.01))
+    return EXIT_OK
+
+
+def drives_until() -> int:
+    """Is done once RUN/done is there."""
+    process = Process()
+    groups = process.groups()
+    process.note_pid("driving", os.getpid())
+    while not (process.identity.run_dir / "done").exists():
+        for group in groups:
+            group.call(Echo.wait, Seconds(0.05))
     return EXIT_OK
 
 
@@ -205,6 +216,7 @@ BEHAVIOURS: dict[str, Callable[[], int]] = {
         with_family,
         drives,
         is_done,
+        drives_until,
         times_out,
         cannot_stop,
     )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,26 @@ class RunMaker:
         )
         atomic.write_json(self.run.job_json, msgspec.to_builtins(record))
         return self
+
+    def submitted_to_slurm(
+        self, *, attempt: int = 1, job_id: str = "7", time: float = 1e6, slurm_conf: str | None = None
+    ) -> RunMaker:
+        """As a submission to Slurm leaves it."""
+        self.submitted(attempt=attempt, job_id=job_id)
+        record = JobRecord(
+            executor="slurm",
+            job_id=job_id,
+            submitted=datetime.fromtimestamp(time).astimezone().isoformat(),
+            attempt=attempt,
+            slurm_conf=slurm_conf,
+        )
+        atomic.write_json(self.run.job_json, msgspec.to_builtins(record))
+        return self
+
+    def aged(self, seconds: float, *, now: float) -> None:
+        """All that the run has written was written so long ago."""
+        for file in self.path.rglob("*"):
+            os.utime(file, (now - seconds, now - seconds))
 
     def started(self, number: int = 1) -> AttemptDir:
         """An attempt with a supervisor."""

@@ -130,6 +130,27 @@ class Cluster:
 
         _wait_until(quiet, timeout_s, lambda: f"jobs {self.queue()}, nodes {self.node_states()}")
 
+    @contextmanager
+    def without_daemon(self, node: str) -> Iterator[None]:
+        """The node's slurmd is killed, which the controller does not know yet; it runs again afterwards."""
+        wanted = ["-N", node]
+        (daemon,) = (
+            process
+            for process in self.processes()
+            if Path(process.cmdline()[0]).name == "slurmd" and process.cmdline()[-2:] == wanted
+        )
+        command = [word for word in daemon.cmdline() if word != "-D"]  # as a daemon, the second time
+        daemon.kill()
+        daemon.wait(10)
+        try:
+            yield
+        finally:
+            self.run(*command)
+            self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+            _wait_until(
+                lambda: self.node_states()[node] == "idle", COMMAND_LIMIT_S, lambda: str(self.node_states())
+            )
+
     def processes(self) -> list[psutil.Process]:
         """This cluster's daemons, and what their steps started."""
         daemons = [process for process in psutil.process_iter() if _names(process, self.root)]

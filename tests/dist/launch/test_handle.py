@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from hpcflow.errors import UserError
-from hpcflow.launch import handle as handles
+from hpcflow.launch import local_job
 from hpcflow.launch.handle import JobHandle
 from hpcflow.observe.processes import ProcessMark
 from tests.support.fake_supervisor import fake_supervisor
@@ -76,7 +76,7 @@ def test_a_second_cancel_leaves_the_first_its_checkpoint(maker: RunMaker) -> Non
 def test_a_deaf_supervisor_is_killed_with_its_children(
     maker: RunMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "END_AT_ONCE_S", 0.3)
+    monkeypatch.setattr(local_job, "END_AT_ONCE_S", 0.3)
     with fake_supervisor(maker.run, "deaf") as supervisor:
         ending = JobHandle(maker.run).cancel(0.2)
         assert ending.how == "killed"

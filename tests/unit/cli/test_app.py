@@ -11,6 +11,7 @@ from hpcflow import __version__
 from hpcflow.cli import app
 from hpcflow.errors import ClusterError
 from hpcflow.launch import local_executor, machine
+from hpcflow.observe.job import write_cancelled
 from tests.support.golden import check_golden
 from tests.support.run_folder import RunMaker
 from tests.support.specs import complete_spec
@@ -75,19 +76,24 @@ def test_a_dry_run_writes_nothing(hpcflow: Shell, spec: Path, tmp_path: Path) ->
     assert "no sbatch on PATH: running on this machine" in out
     assert f"  actor.0       {sys.executable} -m hpcflow.roles actor\n" in out
     assert f"-m hpcflow.job '{tmp_path / 'some run'}'\n" in out
+    assert out.count("--nodelist=NODE0 ") == 5
     assert "#!/bin/bash" in out
 
 
 def test_a_dry_run_shows_the_script_for_slurm_where_there_is_none(hpcflow: Shell, spec: Path) -> None:
     code, out, _ = hpcflow("submit", str(spec), "--dry-run", "--cluster", "slurm", "--json")
     assert code == 0
-    assert "#SBATCH --nodes=1" in json.loads(out)["batch_script"]
+    shown = json.loads(out)
+    assert "#SBATCH --nodes=1" in shown["batch_script"]
+    assert (shown["executor"], shown["refusal"]) == ("slurm", None)
+    assert list(shown["srun"]) == ["actor", "critic", "reference", "reward", "rollout"]
+    assert all("--nodelist=NODE0 " in line for line in shown["srun"].values())
+    assert shown["commands"]["supervisor"].endswith(" slurm")
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "no-spec": ("submit", "missing.yaml"),
     "unknown-key": ("submit", "SPEC", "--set", "roles.actor.optimiser.learning_rate=1"),
-    "no-slurm": ("submit", "SPEC", "--cluster", "slurm"),
     "no-gpus": (
         "submit",
         "SPEC",
@@ -113,6 +119,16 @@ def test_the_users_faults_are_exit_code_2_without_a_trace(
     assert (code, out) == (2, "")
     assert sorted(tmp_path.rglob("*")) == before
     check_golden(f"errors/{fault}.txt", err.replace(str(tmp_path), "HERE"))
+
+
+def test_slurm_where_there_is_none_is_refused_with_the_way_out(
+    hpcflow: Shell, spec: Path, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = hpcflow("submit", str(spec), "--cluster", "slurm")
+    assert (code, out) == (2, "")
+    assert sorted(tmp_path.rglob("*")) == before
+    check_golden("errors/no-slurm.txt", err)
 
 
 def test_what_the_system_refuses_is_one_line_and_no_trace(hpcflow: Shell, spec: Path) -> None:
@@ -191,13 +207,53 @@ def test_logs_are_merged_and_chosen(hpcflow: Shell, tmp_path: Path) -> None:
     attempt = maker.started()
     attempt.log("actor", 0).write_text("a0\nunfinished")
     attempt.log("driver", 0).write_text("d0\n")
-    assert hpcflow("logs", "mine")[1] == "actor.0 | a0\nactor.0 | unfinished\ndriver.0 | d0\n"
-    assert hpcflow("logs", "mine", "--role", "driver")[1] == "driver.0 | d0\n"
+    assert hpcflow("logs", "mine")[1] == "1/actor.0 | a0\n1/actor.0 | unfinished\n1/driver.0 | d0\n"
+    assert hpcflow("logs", "mine", "--role", "driver")[1] == "1/driver.0 | d0\n"
     assert hpcflow("logs", "mine", "--follow", "--rank", "0")[1].count("\n") == 3
     code, _, err = hpcflow("logs", "mine", "--role", "critic")
     assert (code, "there are: actor.0, driver.0" in err) == (2, True)
-    code, _, err = hpcflow("logs", "mine", "--attempt", "2")
-    assert (code, "attempts: 1" in err) == (2, True)
+    for wrong in ("2", "0", "x", "-1"):
+        code, _, err = hpcflow("logs", "mine", "--attempt", wrong)
+        assert (code, "attempts: 1; or `all`" in err) == (2, True)
+
+
+def test_logs_of_all_attempts_and_of_the_batch_script(hpcflow: Shell, tmp_path: Path) -> None:
+    maker = RunMaker(tmp_path / "runs" / "mine").submitted_to_slurm(job_id="123")
+    write_cancelled(maker.run, "123")
+    assert hpcflow("logs", "123+1") == (0, "\n", "")
+    maker.run.batch_log.write_text("batch\n")
+    assert hpcflow("logs", "123+1") == (0, "batch\n", "")
+    maker.started(1).log("step_actor", 0).write_text("one\n")
+    maker.started(2).log("actor", 0).write_text("two\n")
+    for arguments, lines in [
+        ((), "2/actor.0 | two\nbatch.0 | batch\n"),
+        (("--follow",), "2/actor.0 | two\nbatch.0 | batch\n"),
+        (("--attempt", "all"), "1/step_actor.0 | one\n2/actor.0 | two\nbatch.0 | batch\n"),
+        (("--attempt", "1"), "1/step_actor.0 | one\n"),
+        (("--attempt", "1", "--follow"), "1/step_actor.0 | one\n"),
+        (("--attempt", "all", "--role", "actor"), "2/actor.0 | two\n"),
+        (("--role", "batch"), "batch.0 | batch\n"),
+    ]:
+        assert hpcflow("logs", "mine", *arguments) == (0, lines, "")
+
+
+def test_to_follow_an_attempt_of_the_past_ends_with_it(hpcflow: Shell, tmp_path: Path) -> None:
+    maker = RunMaker(tmp_path / "runs" / "mine").submitted()
+    maker.started(1).log("actor", 0).write_text("one\n")
+    maker.started(2).log("actor", 0).write_text("two\n")
+    assert json.loads(hpcflow("status", "mine", "--json")[1])["state"] == "starting"
+    assert hpcflow("logs", "mine", "--attempt", "1", "--follow") == (0, "1/actor.0 | one\n", "")
+
+
+def test_status_of_a_slurm_run_needs_no_slurm_command(hpcflow: Shell, tmp_path: Path) -> None:
+    """As on a laptop that has the run folder only."""
+    RunMaker(tmp_path / "runs" / "mine").submitted_to_slurm(job_id="123")
+    code, out, err = hpcflow("status", "123.batch")
+    assert (code, err) == (0, "")
+    assert "state      unknown: Slurm did not answer (squeue cannot be run" in out
+    assert json.loads(hpcflow("status", "mine", "--json")[1])["slurm"]["answer"] == "silent"
+    code, _, err = hpcflow("cancel", "mine")
+    assert (code, "Slurm did not answer" in err, "nothing was done to the job" in err) == (4, True, True)
 
 
 @pytest.mark.parametrize("command", [("--help",), ("status", "--help"), ("status", "nothing")])

@@ -15,8 +15,10 @@ from hpcflow.cli.interrupts import Interrupts
 from hpcflow.cli.views import JsonView, PlainView, make_view
 from hpcflow.launch.handle import Ending, JobHandle
 from hpcflow.observe.exit_report import ExitReport, Outcome
+from hpcflow.observe.processes import ProcessMark
 from hpcflow.rundir import RunDir
 from tests.support.clock import ManualClock
+from tests.support.fake_controller import SILENT, FakeController
 from tests.support.plans import a_plan
 from tests.support.run_folder import RunMaker, train_row
 
@@ -56,9 +58,9 @@ class Scene:
         view = JsonView(write) if as_json else PlainView(write)
         return Follower(self.handle, attempt, view, self.interrupts, self.clock).run()
 
-    def end(self, outcome: Outcome, cause: str = "") -> None:
+    def end(self, outcome: Outcome, cause: str = "", *, attempt: int = 1) -> None:
         report = ExitReport(
-            attempt=1,
+            attempt=attempt,
             outcome=outcome,
             cause=cause or outcome,
             role="actor",
@@ -68,7 +70,7 @@ class Scene:
             tail=["last line"],
             time=1e6,
         )
-        self.maker.ended(report)
+        self.maker.ended(report, attempt=attempt)
 
     def press(self) -> None:
         self.interrupts.presses += 1
@@ -191,6 +193,85 @@ def test_rows_of_earlier_attempts_are_not_shown_again(scene: Scene) -> None:
     assert [line for line in scene.lines if line.startswith("step")] == [
         "step 10/10  loss 0.5  reward 0.5  KL 0.01  grad norm 1.5"
     ]
+
+
+@pytest.fixture
+def on_slurm(scene: Scene) -> FakeController:
+    """The run is a job of a controller that is to be told what to answer."""
+    controller = FakeController()
+    scene.maker.submitted_to_slurm(time=scene.clock.now() - 1000)
+    scene.maker.alive = ProcessMark(1, scene.clock.now() + 1, "node1")
+    scene.handle.connect = controller.client
+    return controller
+
+
+def test_a_job_is_followed_through_the_queue_and_a_requeue(scene: Scene, on_slurm: FakeController) -> None:
+    maker, clock, began = scene.maker, scene.clock, scene.clock.now()
+    a_plan().save(maker.run.plan_json)
+    on_slurm.job("PENDING", "Priority")
+    clock.at(30, lambda: on_slurm.job("RUNNING", nodes="node1", start=began + 30))
+    clock.at(31, maker.started)
+    clock.at(32, maker.driving)
+    clock.at(33, lambda: maker.rows(*[train_row(step) for step in range(1, 21)]))
+    clock.at(50, lambda: scene.end("stopped", "preempted"))
+    clock.at(51, lambda: on_slurm.job("PENDING", "BeginTime", start=began + 172))
+    clock.at(172, lambda: on_slurm.job("RUNNING", nodes="node2", start=began + 172))
+    clock.at(173, lambda: maker.started(2))
+    clock.at(174, lambda: maker.driving(attempt=2, step=20, steps=30))
+    clock.at(180, lambda: maker.rows(*[train_row(step, attempt=2) for step in range(20, 31)]))
+    clock.at(190, lambda: scene.end("done", attempt=2))
+    assert scene.follow() == 0
+    told = [line for line in scene.lines if "\n" not in line]
+    assert told[0] == "waiting for the job to start: jobs of a higher priority are before it"
+    assert [line[:30] for line in told if line.startswith("step ")] == [
+        "step 10/200  loss 0.5  reward ",
+        "step 20/200  loss 0.5  reward ",
+        "step 20/30  loss 0.5  reward 0",
+        "step 30/30  loss 0.5  reward 0",
+    ]
+    assert any(line.startswith("waiting for the job to start again: its begin time") for line in told)
+    # One in ten seconds, and some when the files had news.
+    assert on_slurm.questions <= 190 / 10 + 1 + 5 * 3
+
+
+def test_the_end_of_a_failed_job_is_shown_soon(scene: Scene, on_slurm: FakeController) -> None:
+    began = scene.clock.now()
+    on_slurm.job("RUNNING", nodes="node1", start=began)
+    scene.maker.started()
+    scene.clock.at(100, lambda: scene.end("failed", "killed"))
+    scene.clock.at(101, lambda: on_slurm.job("FAILED", nodes="node1", start=began))
+    assert scene.follow() == 3
+    assert scene.clock.now() - began < 104
+
+
+def test_a_controller_that_falls_silent_does_not_end_the_follower(
+    scene: Scene, on_slurm: FakeController
+) -> None:
+    began = scene.clock.now()
+    on_slurm.job("RUNNING", nodes="node1", start=began)
+    scene.maker.started()
+    scene.clock.at(20, lambda: setattr(on_slurm, "answer", SILENT))
+    scene.clock.at(600, lambda: scene.end("done"))
+    assert scene.follow() == 0
+    assert on_slurm.questions <= 65
+
+
+def test_ctrl_c_takes_a_waiting_job_from_the_queue(tmp_path: Path, scene: Scene) -> None:
+    controller, clock = FakeController(), scene.clock
+    scene.maker.submitted_to_slurm(time=clock.now())
+    controller.job("PENDING", "Priority")
+
+    def react(line: str) -> None:
+        controller.job("CANCELLED", start=clock.now())
+
+    controller.on_command = react
+    clock.at(3, scene.press)
+    view = PlainView(scene.lines.append)
+    handle = JobHandle(scene.maker.run, clock, controller.client)
+    assert Follower(handle, 1, view, scene.interrupts, clock).run() == 130
+    assert controller.commands == ["scancel --state=PENDING 7"]
+    assert "cancelling the job, which waits in the queue" in scene.lines
+    assert scene.lines[-1].startswith("a run: stopped, cancelled before it started")
 
 
 def test_json_lines_carry_every_row_and_the_end(scene: Scene) -> None:

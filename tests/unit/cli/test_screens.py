@@ -1,3 +1,6 @@
+import time
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
@@ -5,6 +8,7 @@ from hpcflow.cli import screens
 from hpcflow.cli.follow import ending_lines
 from hpcflow.cli.render import plan_text
 from hpcflow.observe.exit_report import ExitReport
+from hpcflow.observe.slurm_look import ComponentLook, SlurmLook, StepPlace
 from hpcflow.observe.status import RunStatus
 from tests.support.golden import check_golden
 from tests.support.plans import a_plan
@@ -88,7 +92,55 @@ STOPPED = msgspec.structs.replace(
     ),
 )
 DONE = msgspec.structs.replace(RUNNING, state="done", phase=None, step=200, heldout=0.875)
+PLACES = (
+    StepPlace("actor+reference", ("actor", "reference"), 2, ""),
+    StepPlace("critic", ("critic",), 1, ""),
+)
+PENDING = SlurmLook(
+    answer="listed",
+    asked=1.8e9,
+    phase="queued",
+    state="PENDING",
+    reason="Priority",
+    meaning="jobs of a higher priority are before it",
+    start=1.8e9 + 600,
+    components=(
+        ComponentLook(job_id="4711", state="PENDING", reason="None", nodes="", node_count=2),
+        ComponentLook(job_id="4712", state="PENDING", reason="Priority", nodes="", node_count=1),
+    ),
+)
+ON_NODES = SlurmLook(
+    answer="silent",
+    message="squeue failed",
+    asked=1.8e9,
+    phase="running",
+    state="RUNNING",
+    meaning="runs",
+    components=(
+        ComponentLook(job_id="4711", state="RUNNING", reason="None", nodes="gpu[001-002]", node_count=2),
+    ),
+)
+SLURM_QUEUED = msgspec.structs.replace(
+    QUEUED,
+    executor="slurm",
+    reason="attempt 1 is stopped (preempted); jobs of a higher priority are before it",
+    attempt=1,
+    exit=msgspec.structs.replace(REPORT, outcome="stopped", cause="preempted"),
+    slurm=PENDING,
+    places=PLACES,
+)
+SLURM_RUNNING = msgspec.structs.replace(
+    RUNNING,
+    executor="slurm",
+    slurm=ON_NODES,
+    places=(
+        msgspec.structs.replace(PLACES[0], nodes="gpu[001-002]"),
+        msgspec.structs.replace(PLACES[1], nodes="gpu002"),
+    ),
+)
 SCREENS = {
+    "slurm-queued": SLURM_QUEUED,
+    "slurm-running": SLURM_RUNNING,
     "running": RUNNING,
     "queued": QUEUED,
     "lost": LOST,
@@ -98,6 +150,17 @@ SCREENS = {
 }
 
 
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time is UTC."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize("state", SCREENS)
 def test_status_screen(state: str) -> None:
     check_golden(f"status/{state}.txt", screens.status_text(SCREENS[state]) + "\n")

@@ -89,6 +89,27 @@ def test_every_process_of_the_plan_has_an_identity(plan: Plan) -> None:
     assert found[ACTOR].token == "secret"
 
 
+def test_a_users_command_is_started_by_a_wrapper_and_the_container_is_for_the_command_only() -> None:
+    prefix = ["apptainer", "exec", "a b.sif"]
+    wrapped = commands.command_line(Member("server", 0), prefix)
+    assert wrapped[1:] == ["-m", "hpcflow.job.command_role", "server", *prefix]
+    assert commands.command_line(ACTOR, prefix)[:4] == [*prefix, wrapped[0]]
+    of_commands = {m for m in (ACTOR, THE_DRIVER, Member("server", 1)) if commands.is_command(m)}
+    assert of_commands == {Member("server", 1)}
+
+
+def test_a_command_has_variables_and_gpus_of_its_own(tmp_path: Path) -> None:
+    table = "{command: [a], gpus_per_rank: 2, cpus_per_rank: 5, environment: {TZ: CET, HF_HUB_OFFLINE: '0'}}"
+    overrides = ("slurm.environment.TZ=UTC", "slurm.gpus_per_node=2")
+    spec = tiny_spec(tmp_path, f"commands.server={table}", *overrides)
+    server, plan = Member("server", 0), build(spec)
+    found = commands.environment(server, plan, spec, base={}, gpus={0: "4", 1: "6"})
+    assert (found["TZ"], found["HF_HUB_OFFLINE"], found["OMP_NUM_THREADS"]) == ("CET", "0", "5")
+    assert found["CUDA_VISIBLE_DEVICES"] == "4,6"
+    others = commands.environment(ACTOR, plan, spec, base={}, gpus={})
+    assert (others["TZ"], others["HF_HUB_OFFLINE"]) == ("UTC", "1")
+
+
 def test_command_lines_hold_no_secret() -> None:
     assert commands.command_line(ACTOR)[1:] == ["-m", "hpcflow.roles", "actor"]
     assert commands.command_line(THE_DRIVER)[1:] == ["-m", "hpcflow.driver"]

@@ -345,3 +345,112 @@ def test_only_the_first_request_tells_who_asked(signums: list[int], by_person: b
     for signum in signums:
         machine.requested(signum, 10)
     assert machine.stopped_by_person is by_person
+
+
+SERVER, BOARD, STEP_OF_BOARD = Member("server", 0), Member("board", 0), Member("step_board", 0)
+
+
+def with_commands() -> Machine:
+    """Besides the roles an essential command that is not ready, and an optional one in a step of its own."""
+    members = [*ROLES, SERVER, BOARD]
+    machine = Machine(members, LIMITS, 0, steps=[STEP_OF_BOARD], optional={"board", "step_board"})
+    for member in ROLES:
+        machine.ready(member)
+    return machine
+
+
+def test_an_essential_command_is_waited_for_and_an_optional_one_is_not() -> None:
+    machine = with_commands()
+    assert machine.not_ready == {SERVER}
+    assert machine.tick(LIMITS.start_s) == ENDING
+    assert blamed(machine) == (SERVER, "start_timeout")
+    machine = with_commands()
+    machine.ready(SERVER)
+    assert machine.tick(LIMITS.start_s) == []
+    assert machine.requested(USR2, LIMITS.start_s) == [Action.ASK_DRIVER]
+
+
+@pytest.mark.parametrize("status", [0, 42, -KILL])
+def test_an_essential_command_that_ends_ends_the_attempt(status: int) -> None:
+    machine = with_commands()
+    machine.ready(SERVER)
+    machine.exited(SERVER, status, 10)
+    assert machine.tick(10) == ENDING
+    assert blamed(machine) == (SERVER, "killed" if status < 0 else "exited")
+    assert machine.gone == {}
+
+
+def test_the_end_of_an_optional_command_is_noted_and_nothing_else() -> None:
+    machine = with_commands()
+    machine.ready(SERVER)
+    assert machine.exited(BOARD, 42, 10) == []
+    assert machine.tick(100) == []
+    assert machine.verdict is None
+    assert machine.gone == {BOARD: "board rank 0 ended with exit code 42 without a fault report"}
+    assert machine.exited(THE_DRIVER, 0, 110) == [Action.RELEASE]
+    assert verdict(machine).outcome == "done"
+
+
+def test_the_fault_of_an_optional_command_is_kept_as_the_reason() -> None:
+    machine = with_commands()
+    told(machine, BOARD, BOARD, "start_timeout", 10)
+    machine.exited(BOARD, 3, 11)
+    assert machine.tick(20) == []
+    assert machine.gone == {BOARD: "it broke"}
+
+
+def test_a_step_that_holds_only_what_is_optional_may_fail() -> None:
+    machine = with_commands()
+    told(machine, STEP_OF_BOARD, Member("board", -1), "step_failed", 5)
+    failed = Evidence(STEP_OF_BOARD, "step_failed", "no such node", 10)
+    assert machine.step_ended(STEP_OF_BOARD, [BOARD], failed, 10) == []
+    assert machine.tick(20) == []
+    assert machine.gone == {Member("board", -1): "it broke", BOARD: "no such node"}
+    assert not {BOARD, STEP_OF_BOARD} & machine.alive
+
+
+def test_a_step_with_something_essential_may_not() -> None:
+    machine = with_commands()
+    failed = Evidence(STEP_OF_BOARD, "step_failed", "no such node", 10)
+    machine.step_ended(STEP_OF_BOARD, [BOARD, SERVER], failed, 10)
+    machine.tick(10 + LIMITS.settle_s)
+    assert blamed(machine) == (STEP_OF_BOARD, "step_failed")
+
+
+def test_an_optional_command_may_be_silent() -> None:
+    machine = with_commands()
+    machine.ready(SERVER)
+    machine.beat(BOARD, 1)
+    assert machine.tick(10 * LIMITS.silent_s) == []
+    machine.beat(SERVER, 1)
+    machine.tick(10 * LIMITS.silent_s)
+    machine.tick(11 * LIMITS.silent_s)
+    assert blamed(machine) == (SERVER, "silent")
+
+
+def test_an_optional_command_that_ended_before_a_stop_does_not_explain_a_late_driver() -> None:
+    machine = with_commands()
+    machine.ready(SERVER)
+    machine.exited(BOARD, 0, 5)
+    machine.requested(INT, 10)
+    machine.tick(10 + LIMITS.stop_s)
+    machine.tick(11 + LIMITS.stop_s)
+    assert blamed(machine) == (THE_DRIVER, "stop_timeout")
+
+
+def test_what_dies_of_a_preemption_is_not_missed() -> None:
+    machine = with_commands()
+    machine.ready(SERVER)
+    machine.signalled(TERM, 10)
+    assert machine.exited(BOARD, -TERM, 10) == []
+    assert machine.exited(SERVER, -TERM, 10) == []
+    assert machine.tick(11) == []
+    assert (machine.gone, machine.verdict) == ({}, None)
+
+
+def test_what_is_ended_with_the_attempt_is_not_missed() -> None:
+    machine = with_commands()
+    machine.exited(THE_DRIVER, 0, 10)
+    machine.exited(BOARD, -TERM, 11)
+    told(machine, BOARD, BOARD, "start_timeout", 11)
+    assert machine.gone == {}

@@ -29,6 +29,7 @@ def build(attempt: AttemptDir, evidence: Evidence, status: int | None = None) ->
         statuses={} if status is None else {evidence.member: status},
         hosts={ACTOR: "node7"},
         resident_bytes={ACTOR: 5, Member("actor", 0): 4},
+        gone={Member("b", 0): "b ended", Member("a", 1): "a ended"},
     )
 
 
@@ -46,6 +47,7 @@ def test_the_report_names_process_host_signal_and_step(attempt: AttemptDir) -> N
     assert (found.signal, found.exit_code, found.step) == (9, None, 4)
     assert "SIGKILL" in found.message
     assert found.resident_bytes == {"actor.0": 4, "actor.1": 5}
+    assert found.gone == ["a ended", "b ended"]
 
 
 def test_the_exit_code_is_that_of_the_process_that_reported(attempt: AttemptDir) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.errors import JobFault
+from hpcflow.errors import JobFault, UserError
 from hpcflow.job import steps
 from hpcflow.job.node_agent import Place
 from hpcflow.job.verdict import Member
@@ -57,6 +57,20 @@ def test_nodes_of_components_follow_each_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "slurm.shape=hetjob")
     found = steps.hosts_of(plan, [["n03"], ["n01"], ["n02"]])
     assert found == {0: "n03", 1: "n01", 2: "n02"}
+
+
+def test_a_job_that_is_too_small_for_the_plan_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "slurm.shape=hetjob")
+    with pytest.raises(
+        UserError, match=r"has 2 nodes in 1 component, .* takes 1 \+ 1 \+ 1 nodes in 3 components"
+    ):
+        steps.hosts_of(plan, [["n1", "n2"]])
+    with pytest.raises(UserError, match=r"has 1 \+ 0 \+ 1 nodes"):
+        steps.hosts_of(plan, [["n1"], [], ["n2"]])
+
+
+def test_nodes_that_the_plan_does_not_need_stay_idle(tmp_path: Path) -> None:
+    assert steps.hosts_of(plan_of(tmp_path), [["n1", "n2", "n3"]]) == {0: "n1", 1: "n2"}
 
 
 def place(plan: Plan, step: str, nodes: str, here: str) -> Place:

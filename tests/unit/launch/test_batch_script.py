@@ -5,15 +5,16 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from hpcflow.launch.batch_script import render
+import pytest
+
+from hpcflow.launch.batch_script import log_pattern, render, stated, with_defaults
 from hpcflow.plan.build import build
 from hpcflow.rundir import RunDir
 from hpcflow.spec.load import load
 from hpcflow.spec.run import RunSpec
+from tests.support.golden import check_golden
 from tests.support.specs import SPEC, tiny_spec, write_spec
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "job.sbatch"
-HET_GOLDEN = GOLDEN.with_name("hetjob.sbatch")
 TEMPLATE = Path(__file__).resolve().parents[3] / "sbatch" / "job.sbatch.j2"
 PYTHON = "/opt/my env/bin/python"
 
@@ -60,15 +61,15 @@ def het_spec(folder: Path) -> RunSpec:
 
 def rendered(spec: RunSpec) -> str:
     run = RunDir(Path("/data/my runs") / spec.name)
-    return render(spec, build(spec), run, python=PYTHON)
+    return render(spec, build(spec), run, withdrawn=run.submitit / "withdrawn_1f", python=PYTHON)
 
 
 def test_the_script_is_the_golden_one(tmp_path: Path) -> None:
-    assert rendered(full_spec(tmp_path)) == GOLDEN.read_text(encoding="utf-8")
+    check_golden("job.sbatch", rendered(full_spec(tmp_path)))
 
 
 def test_a_component_of_its_own_for_each_kind_of_node(tmp_path: Path) -> None:
-    assert rendered(het_spec(tmp_path)) == HET_GOLDEN.read_text(encoding="utf-8")
+    check_golden("hetjob.sbatch", rendered(het_spec(tmp_path)))
 
 
 def test_a_plain_spec_asks_for_nothing_that_it_does_not_name(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_plain_spec_asks_for_nothing_that_it_does_not_name(tmp_path: Path) -> 
         assert f"--{word}" not in script
         assert f"{word} " not in script
     assert "#SBATCH --signal=B:USR2@120\n" in script
-    assert script.endswith(f"exec {shlex.quote(PYTHON)} -m hpcflow.job '/data/my runs/tiny'\n")
+    assert script.endswith(f"exec {shlex.quote(PYTHON)} -m hpcflow.job '/data/my runs/tiny' slurm\n")
 
 
 def test_bash_finds_nothing_to_say_about_the_script(tmp_path: Path) -> None:
@@ -101,8 +102,41 @@ def test_bash_hands_over_what_the_user_wrote(tmp_path: Path) -> None:
         'it\'s "$HOME" `id`\nnext line',
         *(PYTHON, "-m", "hpcflow.job"),
         '/data/my runs/it\'s a "run", n\u00e9 100%',
+        "slurm",
         "",
     ]
+
+
+def test_a_withdrawn_submission_ends_before_it_does_anything(tmp_path: Path) -> None:
+    spec = tiny_spec(tmp_path)
+    for mark, code in ((tmp_path / "it's missing", 0), (tmp_path, 1)):
+        script = render(spec, build(spec), RunDir(tmp_path), withdrawn=mark, python="true")
+        done = subprocess.run(["/bin/bash"], input=script, text=True, timeout=60, check=False)
+        assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [("/r/100%j", "/r/100%%j"), ("/r/a\\b", "/r/a\\\\b"), ("/r/%\\x", "/r/%\\\\x"), ("/r/a b", "/r/a b")],
+)
+def test_a_log_path_has_no_fields(path: str, pattern: str) -> None:
+    assert log_pattern(Path(path)) == pattern
+
+
+def test_a_persons_defaults_count_where_the_spec_names_nothing(tmp_path: Path) -> None:
+    kind = ["slurm.resources.rollout.partition=long", "roles.rollout.gpus_per_node=1"]
+    spec = load(write_spec(tmp_path, SPEC), [*kind, "slurm.gpus_per_node=8"])
+    plan = build(spec)
+    mine = with_defaults(plan, {"SBATCH_PARTITION": "mine", "SBATCH_CONSTRAINT": "fast"})
+    assert [component.partition for component in mine.components] == ["mine", "long"]
+    assert [component.constraint for component in mine.components] == ["fast", "fast"]
+    assert with_defaults(plan, {"SBATCH_PARTITION": ""}) == plan
+
+
+def test_variables_of_what_the_script_states_are_not_to_count(tmp_path: Path) -> None:
+    assert stated(tiny_spec(tmp_path).slurm) == {"time", "partition", "constraint"}
+    named = stated(full_spec(tmp_path).slurm)
+    assert {"account", "qos", "exclusive", "time"} <= named
 
 
 def test_the_template_stays_small() -> None:

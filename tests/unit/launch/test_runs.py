@@ -36,6 +36,21 @@ def test_a_run_is_found_by_folder_name_and_job_id(root: Path) -> None:
         assert runs.find(name).path == maker.path.resolve()
 
 
+@pytest.mark.parametrize("name", ["123", "123+0", "123+1", "123+1.0", "123.batch", "123.4", "123.extern"])
+def test_a_run_is_found_by_every_way_slurm_names_its_job(root: Path, name: str) -> None:
+    run = RunMaker(root / "mine").submitted_to_slurm(job_id="123").run
+    RunMaker(root / "other").submitted_to_slurm(job_id="1234")
+    assert runs.find(name).path == run.path
+
+
+@pytest.mark.parametrize("name", ["124", "123_1", "123+", "+1", "123.", "123+1.x", "0123", "12"])
+def test_what_only_looks_like_the_job_is_not_it(root: Path, name: str) -> None:
+    RunMaker(root / "mine").submitted_to_slurm(job_id="123")
+    RunMaker(root / "local").submitted(job_id="124+1")
+    with pytest.raises(UserError, match="no run"):
+        runs.find(name)
+
+
 def test_the_folder_of_runs_can_be_elsewhere(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,18 +1,26 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcflow.errors import RunDirError, UserError
-from hpcflow.launch import local_executor, submit
+from hpcflow.launch import local_executor, machine, slurm_launch, submit
+from hpcflow.launch.checks import Checked
 from hpcflow.observe.exit_report import ExitReport, Outcome
-from hpcflow.observe.job import JobRecord
+from hpcflow.observe.job import JobRecord, read_job
 from hpcflow.observe.processes import ProcessMark
+from hpcflow.observe.status import read_status
+from hpcflow.plan.plan import Plan
 from hpcflow.rundir import RunDir
+from hpcflow.spec.load import save
+from hpcflow.spec.run import RunSpec
 from tests.support.plans import a_plan
 from tests.support.run_folder import RunMaker, elsewhere, gone_process
+from tests.support.specs import tiny_spec
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +90,6 @@ def test_no_second_job_is_started(
     leader: str,
     refusal: str,
 ) -> None:
-    import os
-
     marks = {"gone": gone_process(), "alive": ProcessMark.of(os.getpid()), "elsewhere": elsewhere()}
     maker = ended(tmp_path, outcome, alive=marks[leader])
     if leader == "elsewhere":
@@ -91,6 +97,39 @@ def test_no_second_job_is_started(
             os.utime(file, (1e6, 1e6))
     with pytest.raises(UserError, match=refusal):
         submit.resume(maker.run)
+    assert launched == []
+
+
+def test_a_run_of_slurm_is_resumed_on_slurm_whatever_this_machine_has(
+    tmp_path: Path, launched: list[tuple[RunDir, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own cluster is asked and used; GPUs of the login node do not matter."""
+    maker = ended(tmp_path, "stopped")
+    status = read_status(maker.run)
+    monkeypatch.setattr(submit, "read_status", lambda run: status)
+    maker.submitted_to_slurm(slurm_conf="/its/slurm.conf")
+    save(tiny_spec(tmp_path / "spec"), maker.run.spec_json)
+    record = read_job(maker.run)
+    assert record is not None
+    monkeypatch.setenv("SLURM_CONF", "/mine")
+    monkeypatch.setattr(machine, "available_gpus", lambda: pytest.fail("GPUs were counted"))
+    seen: list[tuple[str | None, object]] = []
+
+    def settle(spec: RunSpec, plan: Plan) -> Checked:
+        seen.append((os.environ.get("SLURM_CONF"), plan))
+        return Checked(plan, ("a warning",))
+
+    def launch(run: RunDir, attempt: int, settled: Plan) -> tuple[JobRecord, tuple[str, ...]]:
+        seen.append((os.environ.get("SLURM_CONF"), settled))
+        return msgspec.structs.replace(record, attempt=attempt), ("a note",)
+
+    monkeypatch.setattr(slurm_launch, "settle", settle)
+    monkeypatch.setattr(slurm_launch, "launch", launch)
+    submitted = submit.resume(maker.run)
+    assert (submitted.record.executor, submitted.record.attempt) == ("slurm", 2)
+    assert submitted.notes == ("a warning", "a note")
+    assert [conf for conf, _ in seen] == ["/its/slurm.conf"] * 2
+    assert os.environ["SLURM_CONF"] == "/mine"
     assert launched == []
 
 
@@ -109,6 +148,12 @@ def test_a_folder_that_another_submission_took_meanwhile_is_left_alone(tmp_path:
     with pytest.raises(RunDirError, match="holds another run"), submit._fresh_folder(other.path):
         pytest.fail("a taken folder was given away")
     assert other.spec_json.read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\x7f", "a\udcff"])
+def test_a_path_that_no_script_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunDirError, match="has unprintable characters"):
+        submit.run_folder(tiny_spec(tmp_path), tmp_path / name)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:

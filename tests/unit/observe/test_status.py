@@ -6,7 +6,8 @@ import pytest
 
 from hpcflow.observe.exit_report import ExitReport
 from hpcflow.observe.readiness import not_ready
-from hpcflow.observe.status import RunStatus, duration, read_status
+from hpcflow.observe.signs import duration
+from hpcflow.observe.status import RunStatus, read_status
 from hpcflow.rundir import RunDir
 from tests.support.run_folder import WEIRD_NAME, RunMaker, elsewhere, gone_process, train_row
 
