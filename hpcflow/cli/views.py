@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from hpcflow.cli import screens
+from hpcflow.observe import slurm_judge
 from hpcflow.observe.metrics import Row
 from hpcflow.observe.status import RunStatus
 
@@ -117,9 +118,9 @@ class JsonView:
 def start_text(status: RunStatus, waiting: list[str]) -> str:
     """What the start is waiting for; empty once the run works."""
     if status.state == "queued":
-        again = " again" if status.attempt and status.exit is not None else ""
-        why = f": {status.slurm.meaning}" if status.slurm is not None and status.slurm.meaning else ""
-        return f"waiting for the job to start{again}{why}"
+        again = " again" if status.exit is not None else ""
+        why = "" if status.slurm is None else slurm_judge.why(status.slurm)
+        return f"waiting for the job to start{again}{': ' if why else ''}{why}"
     if status.state == "ending":
         return "waiting for Slurm to end the job"
     if status.state != "starting":

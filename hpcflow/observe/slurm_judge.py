@@ -79,7 +79,7 @@ def _listed(signs: Signs, look: SlurmLook) -> Judgement:
     match look.phase:
         case "held" | "queued" | "starting" | "paused":
             before = how_it_ended(signs) if signs.attempt and look.phase != "paused" else ""
-            return Judgement("queued", _sentence(before, _why(look)))
+            return Judgement("queued", _sentence(before, why(look)))
         case "running":
             return _running(signs, look)
         case "ending":
@@ -92,8 +92,8 @@ def _listed(signs: Signs, look: SlurmLook) -> Judgement:
             return Judgement("unknown", _sentence(problem, _reported(signs.report)))
 
 
-def _why(look: SlurmLook) -> str:
-    """Why the job waits, and what to do."""
+def why(look: SlurmLook) -> str:
+    """Why the job waits, and what to do; a sentence that stays the same as long as that does."""
     return _sentence(look.meaning, f"to do: {look.advice}" if look.stuck else look.advice)
 
 

@@ -16,6 +16,7 @@ from hpcflow.observe import local_job, slurm_judge
 from hpcflow.observe.exit_report import ExitReport
 from hpcflow.observe.job import JobRecord, read_job
 from hpcflow.observe.metrics import figure, latest_row
+from hpcflow.observe.places import step_places
 from hpcflow.observe.signs import ACTIVE, OVER, Judgement, Signs, State, read_signs
 from hpcflow.observe.slurm_ask import Ask, News, ask_slurm
 from hpcflow.observe.slurm_look import SlurmLook, StepPlace
@@ -122,11 +123,5 @@ def _status(
         tokens_per_second=figure(latest, "tokens_per_second"),
         exit=signs.report if signs else None,
         slurm=look,
-        places=_places(run, signs, look) if signs and job and job.executor == "slurm" else (),
+        places=step_places(run, signs.attempt, look) if signs and job and job.executor == "slurm" else (),
     )
-
-
-def _places(run: RunDir, signs: Signs, look: SlurmLook | None) -> tuple[StepPlace, ...]:
-    from hpcflow.observe.places import step_places  # plans are slow to import, and a local run needs none
-
-    return step_places(run, signs.attempt, look)

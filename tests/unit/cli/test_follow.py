@@ -15,7 +15,9 @@ from hpcflow.cli.interrupts import Interrupts
 from hpcflow.cli.views import JsonView, PlainView, make_view
 from hpcflow.launch.handle import Ending, JobHandle
 from hpcflow.observe.exit_report import ExitReport, Outcome
+from hpcflow.observe.metrics import Row
 from hpcflow.observe.processes import ProcessMark
+from hpcflow.observe.status import RunStatus
 from hpcflow.rundir import RunDir
 from tests.support.clock import ManualClock
 from tests.support.fake_controller import SILENT, FakeController
@@ -232,6 +234,22 @@ def test_a_job_is_followed_through_the_queue_and_a_requeue(scene: Scene, on_slur
     assert any(line.startswith("waiting for the job to start again: its begin time") for line in told)
     # One in ten seconds, and some when the files had news.
     assert on_slurm.questions <= 190 / 10 + 1 + 5 * 3
+
+
+def test_the_rate_is_that_of_the_attempt_that_runs(scene: Scene) -> None:
+    shown: list[list[int]] = []
+
+    class Recorder(PlainView):
+        def progress(self, status: RunStatus, rows: list[Row], waiting: list[str]) -> None:
+            shown.append([row["step"] for row in rows])
+
+    scene.maker.started()
+    scene.maker.rows(train_row(1), train_row(2))
+    scene.clock.at(1, lambda: scene.maker.rows(train_row(2, attempt=2)))
+    scene.clock.at(2, lambda: scene.end("done"))
+    view = Recorder(scene.lines.append)
+    assert Follower(scene.handle, 1, view, scene.interrupts, scene.clock).run() == 0
+    assert (shown[0], shown[-1]) == ([1, 2], [2])
 
 
 def test_the_end_of_a_failed_job_is_shown_soon(scene: Scene, on_slurm: FakeController) -> None:

@@ -43,10 +43,12 @@ def test_a_run_is_found_by_every_way_slurm_names_its_job(root: Path, name: str) 
     assert runs.find(name).path == run.path
 
 
-@pytest.mark.parametrize("name", ["124", "123_1", "123+", "+1", "123.", "123+1.x", "0123", "12"])
+@pytest.mark.parametrize(
+    "name", ["124+1", "124.batch", "123_1", "123+", "+1", "123.", "123+1.x", "0123", "12"]
+)
 def test_what_only_looks_like_the_job_is_not_it(root: Path, name: str) -> None:
     RunMaker(root / "mine").submitted_to_slurm(job_id="123")
-    RunMaker(root / "local").submitted(job_id="124+1")
+    RunMaker(root / "local").submitted(job_id="124")
     with pytest.raises(UserError, match="no run"):
         runs.find(name)
 

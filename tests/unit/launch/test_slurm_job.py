@@ -187,6 +187,19 @@ def test_a_supervisor_that_has_not_begun_is_asked_when_it_has(scene: Scene) -> N
     assert scene.controller.commands == [INT]
 
 
+def test_who_cannot_hear_yet_or_leaves_already_is_not_signalled(scene: Scene) -> None:
+    scene.runs()
+    attempt = scene.maker.run.attempt(1)
+    mark = attempt.supervisor_json.read_bytes()
+    attempt.supervisor_json.unlink()
+    assert scene.handle().ask_to_stop()
+    attempt.supervisor_json.write_bytes(mark)
+    scene.ends()
+    assert scene.handle().status().state == "ending"
+    assert scene.handle().ask_to_stop()
+    assert scene.controller.commands == []
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", ""])
 def test_cancelling_a_job_that_is_over_is_no_error_and_does_nothing(scene: Scene, state: str) -> None:
     scene.runs()
