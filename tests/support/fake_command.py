@@ -33,7 +33,10 @@ def listen() -> socket.socket:
 
 
 def listens(run: Path, *codes: str) -> None:
-    """Serves by its port alone; with an argument it leaves with that code once RUN/leave is there."""
+    """Serves by its port alone; given a code, it leaves its child with that code once RUN/leave is there."""
+    if codes:
+        child = subprocess.Popen(["sleep", str(LONG_S)], start_new_session=True)
+        note(run / "pids", f"{NAME}.child", str(child.pid))
     with listen():
         while not (codes and (run / "leave").exists()):
             time.sleep(0.02)

@@ -12,7 +12,16 @@ import pytest
 from hpcflow.errors import JobFault, RpcError, UserError
 from hpcflow.job.desk import Desk
 from hpcflow.job.verdict import Member
-from hpcflow.rpc.control import Beat, ControlClient, FaultReport, Request, Signalled
+from hpcflow.rpc.control import (
+    Answer,
+    Beat,
+    ControlClient,
+    EndpointsWanted,
+    FaultReport,
+    Ready,
+    Request,
+    Signalled,
+)
 from hpcflow.rpc.control_server import ControlServer
 from hpcflow.rpc.identity import ProcessIdentity
 
@@ -174,6 +183,35 @@ def test_the_order_to_leave_comes_at_once(control: Control) -> None:
     control.desk.release(time.monotonic())
     assert left.wait(2)
     assert client.released()
+
+
+def test_the_driver_waits_for_essential_commands_and_is_told_of_none() -> None:
+    server, board = Member("server", 0), Member("board", 0)
+    answers: list[Answer] = []
+    desk = Desk(ROLES, lambda peer, answer: answers.append(answer), commands={server: True, board: False})
+    for member in [*ROLES, board]:
+        version = 0 if member == board else 7
+        ready = Ready(*member, hold_s=0, host="h", endpoint=f"tcp://{member.role}", contract_version=version)
+        desk.receive(b"", ready, 0)
+    desk.receive(b"", EndpointsWanted("driver", 0, 5, contract_version=7), 0)
+    desk.serve(1)
+    assert [answer.endpoints for answer in answers] == [{}] * 4, "the driver's question is not answered"
+    late = Ready(*server, hold_s=0, host="h", endpoint="http://server", contract_version=0)
+    desk.receive(b"", late, 2)
+    desk.serve(2)
+    assert sorted(answers[-2].endpoints or answers[-1].endpoints) == ["actor", "reward"]
+    assert sorted(desk.endpoints()) == ["actor", "board", "reward", "server"]
+    desk.forget(board)
+    assert sorted(desk.endpoints()) == ["actor", "reward", "server"]
+
+
+def test_a_driver_that_waits_in_vain_is_told_which_command_is_missing() -> None:
+    answers: list[Answer] = []
+    waits = {Member("server", 0): True, Member("board", 0): False}
+    desk = Desk([], lambda peer, answer: answers.append(answer), commands=waits)
+    desk.receive(b"", EndpointsWanted("driver", 0, 5, contract_version=7), 0)
+    desk.serve(5)
+    assert [answer.missing for answer in answers] == [["server rank 0"]]
 
 
 def test_beats_cost_one_message_per_interval(control: Control) -> None:
