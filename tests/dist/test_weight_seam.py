@@ -2,11 +2,14 @@
 
 After each update the log-probabilities that vLLM returns are held against the trainer's. The prompt
 is longer than a cache block and repeats, so that a prefix cached under older weights would show.
+
+Then come updates that vLLM must refuse, each to an engine of its own in the same process.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,15 @@ ACTORS, VERSIONS, TEMPERATURES = 2, 3, (1.0, 0.6)
 PROMPT = [2 + (7 * index) % 120 for index in range(200)]
 TOLERANCE = 1e-4
 MEGABYTE = 2**20
+REFUSED = ("unknown name", "missing parameter")
+SPOILT = "model.layers.1.self_attn.v_proj.weight"
 
 
-def _walk(spot: Spot, folder: str) -> Any:
+def _walk(spot: Spot, folder: str, untied_folder: str) -> Any:
     if spot.rank < ACTORS:
         return _actor(spot)
-    return _rollout(spot, Path(folder))
+    found = _rollout(spot, Path(folder))
+    return found | {case: _refuse(case, Path(untied_folder)) for case in REFUSED}
 
 
 def _actor(spot: Spot) -> dict[str, Any]:
@@ -133,15 +139,49 @@ def _contract_of_generate(engine: Any) -> dict[str, Any]:
 
 
 def _push_a_wrong_shape(engine: Any) -> str:
-    from hpcflow.weights.base import WeightTransferError
-    from tests.support.weight_updates import push_update
+    from tests.support.weight_updates import error_of, push_update
 
     engine.close_weights()
-    try:
-        push_update(engine, {"model.norm.weight": torch.zeros(3)}, version=VERSIONS + 1)
-    except WeightTransferError as error:
-        return str(error)
-    return ""
+    wrong = {"model.norm.weight": torch.zeros(3)}
+    return error_of(lambda: push_update(engine, wrong, version=VERSIONS + 1))
+
+
+def _refuse(case: str, folder: Path) -> dict[str, Any]:
+    """One good update, also to weights that were drawn at random, then the bad one of this case."""
+    from hpcflow.roles.rollout_engine import RolloutEngine, SampleRequest
+    from tests.support.rollouts import settings
+    from tests.support.tiny_model import tiny_model
+    from tests.support.weight_updates import error_of, push_update
+
+    engine = RolloutEngine(replace(settings(folder), random_weights=case == "missing parameter"))
+    model = tiny_model(tied=False, seed=1)
+    request = SampleRequest([5, 6, 7], max_new_tokens=8, temperature=1.0, seed=1)
+    good = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    push_update(engine, good, version=1)
+    [sample] = engine.generate([request])
+    found = {
+        "difference": _difference_to_model(model, sample),
+        "refusal": error_of(lambda: push_update(engine, _spoil(good, case), version=2)),
+        "generate": error_of(lambda: engine.generate([request])),
+        "receive": error_of(lambda: engine.receive_weights(3)),
+    }
+    engine.close()
+    return found
+
+
+def _spoil(good: dict[str, torch.Tensor], case: str) -> dict[str, torch.Tensor]:
+    rest = {name: tensor for name, tensor in good.items() if name != SPOILT}
+    if case == "unknown name":
+        return {**rest, SPOILT.replace("v_proj", "w_proj"): good[SPOILT]}
+    return rest
+
+
+def _difference_to_model(model: Any, sample: Any) -> float:
+    tokens = torch.tensor([[5, 6, 7, *sample.token_ids]])
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(input_ids=tokens).logits[0, 2:-1], -1)
+    ours = logprobs.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+    return float((ours - torch.tensor(sample.logprobs)).abs().max())
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +189,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What both actors and the rollout found over all versions."""
     from tests.support.tiny_model import make_tiny_model
 
-    folder = make_tiny_model(tmp_path_factory.mktemp("model"))
-    return run_distributed(_walk, ACTORS + 1, arguments=[str(folder)], timeout_s=200)
+    folders = [str(make_tiny_model(tmp_path_factory.mktemp("model"), tied=tied)) for tied in (True, False)]
+    return run_distributed(_walk, ACTORS + 1, arguments=folders, fresh=[ACTORS], timeout_s=200)
 
 
 def test_rollout_and_trainer_agree_after_every_update(found: list[Any]) -> None:
@@ -194,3 +234,24 @@ def test_a_stop_token_ends_the_sample_and_is_part_of_it(found: list[Any]) -> Non
 
 def test_a_wrong_shape_is_refused_by_name(found: list[Any]) -> None:
     assert "the rollout model refused parameter model.norm.weight [3]" in found[ACTORS]["refusal"]
+
+
+def test_untied_and_dummy_weights_are_replaced_whole(found: list[Any]) -> None:
+    assert max(found[ACTORS][case]["difference"] for case in REFUSED) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("unknown name", "model.layers.1.self_attn.w_proj.weight"),
+        ("missing parameter", "lacks weights of 1 layers: model.layers.1.self_attn.qkv_proj"),
+    ],
+)
+def test_a_bad_update_is_refused_by_name(found: list[Any], case: str, words: str) -> None:
+    assert words in found[ACTORS][case]["refusal"]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_after_a_refusal_nothing_is_generated_or_received(found: list[Any], case: str) -> None:
+    assert "version 2 did not arrive whole" in found[ACTORS][case]["generate"]
+    assert "version 2 did not arrive whole" in found[ACTORS][case]["receive"]

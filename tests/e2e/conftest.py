@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_runs import REPOSITORY, Site
-from tests.support.short_runs import SETTINGS, Killed, Resumed, killed_run, resumed_run
+from tests.support.short_runs import KILLED, SETTINGS, Killed, Resumed, killed_run, resumed_run
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,8 @@ def site(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
 
 @pytest.fixture(scope="session")
 def straight(site: Site) -> Killed:
-    """12 steps without interruption; then its actor is killed."""
-    return killed_run(site, "straight", SETTINGS, after=12, role="actor")
+    """15 steps without interruption; then its actor is killed."""
+    return killed_run(site, "straight", SETTINGS, after=KILLED, role="actor")
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +47,6 @@ def spread(site: Site) -> Killed:
 
 
 @pytest.fixture(scope="session")
-def resumed(site: Site) -> Resumed:
-    """Stopped twice and resumed twice."""
-    return resumed_run(site, "resumed")
+def resumed(site: Site, straight: Killed) -> Resumed:
+    """The killed run, resumed twice."""
+    return resumed_run(site, straight.real)

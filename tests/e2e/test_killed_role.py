@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 
 import pytest
 
-from tests.support.real_runs import Site
 from tests.support.short_runs import Killed
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
@@ -16,7 +14,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize(("run", "role", "rank"), [("straight", "actor", 0), ("spread", "rollout", 1)])
 def test_a_killed_rank_ends_the_run_and_is_named(
-    site: Site, run: str, role: str, rank: int, request: pytest.FixtureRequest
+    run: str, role: str, rank: int, request: pytest.FixtureRequest
 ) -> None:
     killed: Killed = request.getfixturevalue(run)
     report = killed.report
@@ -28,5 +26,4 @@ def test_a_killed_rank_ends_the_run_and_is_named(
 
     assert killed.exit_code == 3, killed.printed
     assert f"{role} rank {rank} was ended by SIGKILL" in killed.printed
-    status = json.loads(site.hpcflow("status", str(killed.real.run.path), "--json").stdout)
-    assert (status["state"], status["exit"]["signal"]) == ("failed", signal.SIGKILL)
+    assert (killed.status["state"], killed.status["exit"]["signal"]) == ("failed", signal.SIGKILL)

@@ -10,17 +10,17 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
 
 def test_weights_reach_both_rollout_ranks(spread: Killed) -> None:
-    assert max(spread.real.figures("rollout_logprob_difference")) < 1e-4
+    assert max(row["rollout_logprob_difference"] for row in spread.rows) < 1e-4
 
 
 def test_ranks_do_not_change_what_is_computed(straight: Killed, spread: Killed) -> None:
     for key in ("loss", "value_loss", "grad_norm", "critic_grad_norm", "reward", "kl", "policy_kl"):
-        alone = straight.real.figures(key, until=3)
-        together = spread.real.figures(key, until=3)
+        alone = straight.figures(key, until=3)
+        together = spread.figures(key, until=3)
         assert together == pytest.approx(alone, rel=1e-4, abs=1e-5), key
 
 
 def test_every_rank_tells_its_memory(spread: Killed) -> None:
     roles = ("actor", "critic", "reference", "reward", "rollout")
     ranks = {f"{role}.{rank}" for role in roles for rank in range(2)}
-    assert ranks <= set(spread.real.rows()[-1]["resident_bytes"])
+    assert ranks <= set(spread.rows[-1]["resident_bytes"])

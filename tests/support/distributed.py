@@ -2,6 +2,9 @@
 
 The processes share a board (a key-value store on a random port), over which they exchange ports and
 small results. All of them are ended when one fails or the time is up.
+
+They are forked, one by one, from a server that has imported `preloaded` and does nothing else; ranks that
+must import under an environment of their own start as fresh interpreters.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,6 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 ADDRESS = "127.0.0.1"
 GRACE_S = 10.0
+PRELOADED = "tests.support.preloaded"
 
 
 @dataclass(frozen=True)
@@ -38,23 +43,36 @@ class Spot:
         return TCPStore(ADDRESS, self.board_port, is_master=False, wait_for_workers=False, timeout=limit)
 
 
+def start_server() -> None:
+    """Start the server from which ranks are forked, unless it runs; it ends with this process.
+
+    Its imports take seconds, for which nobody waits who comes later.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
+    forkserver.ensure_running()
+
+
 def run_distributed(
     function: Callable[..., Any],
     world_size: int,
     *,
     arguments: Sequence[Any] = (),
+    fresh: Container[int] = (),
     timeout_s: float = 120.0,
 ) -> list[Any]:
     """Call `function(spot, *arguments)` in `world_size` processes; returns results by rank.
 
-    The function must be importable (module level). Fails with the traceback of the first rank that
-    raised, or with the ranks that were still running at the end of the time.
+    Ranks in `fresh` start as fresh interpreters. The function must be importable (module level). Fails
+    with the traceback of the first rank that raised, or with the ranks that were still running at the end
+    of the time.
     """
     board = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
+    start_server()
+    forked, spawned = multiprocessing.get_context("forkserver"), multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
     receivers: list[Connection] = []
     for rank in range(world_size):
+        context = spawned if rank in fresh else forked
         receiver, sender = context.Pipe(duplex=False)
         spot = Spot(rank, world_size, board.port, timeout_s)
         process = context.Process(target=_child, args=(sender, function, spot, tuple(arguments)))

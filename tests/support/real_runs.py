@@ -54,11 +54,11 @@ class RealRun:
         return {row["step"]: row["score"] for row in self.rows("heldout")}
 
     def wait_for_step(self, step: int, *, attempt: int = 1) -> None:
-        """Until a training row of `step` is written; fails at once when the attempt ends before."""
+        """Until the attempt has written a training row of `step`; fails at once when it ends before."""
 
         def reached() -> bool:
             rows = self.written()
-            if rows and rows[-1]["step"] >= step:
+            if rows and rows[-1]["attempt"] == attempt and rows[-1]["step"] >= step:
                 return True
             assert self.exit(attempt) is None, self.exit(attempt)
             return False

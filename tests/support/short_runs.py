@@ -1,23 +1,27 @@
-"""Short runs of the whole topology that end early: killed, or stopped and resumed.
+"""Short runs of the whole topology that end early: killed, stopped, and resumed.
 
-They share one spec: 24 steps of 32 samples, each in two optimizer steps, scored by a function that fails for
+They share one spec: 20 steps of 32 samples, each in two optimizer steps, scored by a function that fails for
 some problems. So their rows can be compared, whatever happens to a run on its way.
 """
 
 from __future__ import annotations
 
-import signal
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from hpcflow.observe.exit_report import ExitReport
+from hpcflow.observe.metrics import Row
 from tests.support.real_runs import CONFIG, RealRun, Site, arguments, interrupt, said_by
 
-STEPS = 24
+# The straight attempt is killed well after its only checkpoint, so that both resumed attempts repeat some of
+# its steps, and well before the next.
+STEPS, SAVED, KILLED = 20, 10, 15
 SETTINGS = (
     f"steps={STEPS}",
     "algorithm.prompts_per_step=16",
@@ -30,24 +34,31 @@ SETTINGS = (
     "health.max_faulty_rewards=0.5",
     "evaluation.prompts=16",
     "evaluation.every_steps=1000",
-    "checkpoint.every_steps=1000",
+    f"checkpoint.every_steps={SAVED}",
 )
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A run of which one rank was killed with -9.
+    """The first attempt of a run, of which one rank was killed with -9.
 
-    `gone_after_s` counts from the kill until no process of the attempt was there; `left` is what was found
-    then; `printed` and `exit_code` are the follower's.
+    `rows` are those of training; `gone_after_s` counts from the kill until no process of the attempt was
+    there; `left` is what was found then, and `status` what `hpcflow status --json` said; `printed` and
+    `exit_code` are the follower's.
     """
 
     real: RealRun
     report: ExitReport
+    rows: list[Row]
     gone_after_s: float
     left: list[str]
+    status: dict[str, Any]
     printed: str
     exit_code: int
+
+    def figures(self, key: str, *, until: int) -> list[Any]:
+        """One figure of the training steps 1 .. `until`."""
+        return [row[key] for row in self.rows[:until]]
 
 
 @dataclass(frozen=True)
@@ -62,13 +73,12 @@ class Stop:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run that was stopped by Ctrl-C, then by TERM, and resumed each time, at last to its end."""
+    """A killed run that was resumed from its checkpoint, stopped by Ctrl-C, and resumed to its end."""
 
     real: RealRun
     by_ctrl_c: Stop
     follower_printed: str
     follower_exit_code: int
-    by_term: Stop
     last: ExitReport
     last_exit_code: int
 
@@ -90,26 +100,20 @@ def killed_run(
         assert not alive
         report, left = real.ended(), real.left()
         printed = said_by(follower)
-    return Killed(real, report, gone_after_s, left, printed, follower.returncode)
+    status = json.loads(site.hpcflow("status", str(real.run.path), "--json").stdout)
+    return Killed(
+        real, report, real.written(), gone_after_s, left, status, printed, exit_code=follower.returncode
+    )
 
 
-def resumed_run(site: Site, name: str) -> Resumed:
-    """Submit, press Ctrl-C after step 3, resume, send TERM three steps later, resume to the end."""
-    real = site.run_of(name)
-    with site.following(*arguments(CONFIG, name, SETTINGS)) as follower:
-        real.wait_for_step(3)
+def resumed_run(site: Site, real: RealRun) -> Resumed:
+    """Resume the killed run, press Ctrl-C after one step more than was saved, resume to the end."""
+    with site.following("resume", str(real.run.path)) as follower:
+        real.wait_for_step(SAVED + 1, attempt=2)
         interrupt(follower)
         printed = said_by(follower)
-    by_ctrl_c = _stop(real, 1)
-    assert site.hpcflow("resume", str(real.run.path)).returncode == 0
-    real.wait_for_step(by_ctrl_c.last_step + 3, attempt=2)
-    real.supervisor(2).send_signal(signal.SIGTERM)
-    by_term = _stop(real, 2)
+    report, left = real.ended(2), real.left()
+    stop = Stop(report, real.run.checkpoint_steps(), real.written()[-1]["step"], left)
     with site.following("resume", str(real.run.path)) as last:
         said_by(last)
-    return Resumed(real, by_ctrl_c, printed, follower.returncode, by_term, real.ended(3), last.returncode)
-
-
-def _stop(real: RealRun, attempt: int) -> Stop:
-    report = real.ended(attempt)
-    return Stop(report, real.run.checkpoint_steps(), real.written()[-1]["step"], real.left())
+    return Resumed(real, stop, printed, follower.returncode, real.ended(3), last.returncode)

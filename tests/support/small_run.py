@@ -1,5 +1,6 @@
 """One attempt of a run in this process: the driver's real parts, and fake roles behind fake groups.
 
+A real reward can take the place of the fake one.
 A step takes 4 prompts and 2 samples of each, and makes 2 optimizer steps.
 """
 
@@ -27,6 +28,7 @@ from hpcflow.observe.state import DriverState, StateFile
 from hpcflow.plan.build import build
 from hpcflow.plan.plan import Plan
 from hpcflow.roles.algorithm import kl_controller_of, ppo_of
+from hpcflow.roles.contract import Reward
 from hpcflow.rundir import RunDir
 from hpcflow.spec.run import RunSpec
 from tests.support.fake_groups import CallLog, FakeGroup
@@ -70,13 +72,13 @@ class FakeRoles:
             rollout=[FakeRollout() for _ in range(sizes["rollout"])],
         )
 
-    def groups(self, log: CallLog) -> Groups:
-        """A fake group per role; none for the reference where it has no rank."""
+    def groups(self, log: CallLog, reward: Reward | None = None) -> Groups:
+        """A fake group per role; none for the reference where it has no rank. `reward` replaces the fakes."""
         return Groups(
             actor=FakeGroup("actor", self.actor, log),
             critic=FakeGroup("critic", self.critic, log),
             reference=FakeGroup("reference", self.reference, log) if self.reference else None,
-            reward=FakeGroup("reward", self.reward, log),
+            reward=FakeGroup("reward", self.reward if reward is None else [reward], log),
             rollout=FakeGroup("rollout", self.rollout, log),
         )
 
@@ -113,14 +115,18 @@ def numbered_prompts(count: int, *, first: int = 0) -> list[Prompt]:
 
 @contextmanager
 def small_run(
-    path: Path, *overrides: str, attempt: int = 1, prompts: Sequence[Prompt] | None = None
+    path: Path,
+    *overrides: str,
+    attempt: int = 1,
+    prompts: Sequence[Prompt] | None = None,
+    reward: Reward | None = None,
 ) -> Iterator[SmallRun]:
     """An attempt in the run folder `path`; all that it called was waited for in the end."""
     path.mkdir(exist_ok=True)
     spec = tiny_spec(path / "spec", *SETTINGS, *overrides)
     plan, run, log, stop = build(spec), RunDir(path), CallLog(), StopRequest()
     roles = FakeRoles.of(plan)
-    groups = roles.groups(log)
+    groups = roles.groups(log, reward)
     training = prompts or numbered_prompts(TRAINING)
     heldout = HeldOut(numbered_prompts(HELD_OUT, first=50), training=training)
     collector = Collector(

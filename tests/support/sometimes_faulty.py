@@ -1,7 +1,7 @@
-"""A reward function for the demo that fails for some problems, always for the same ones.
+"""Reward functions that fail for some problems, always for the same ones.
 
-`score` raises for one problem in twenty and returns NaN for another; `mostly` does so for most problems, and
-hangs for some. Imports nothing of ours: reward workers load it by its path.
+`score` is for the demo's problems: it raises for one in twenty and returns NaN for another. `mostly` is for
+rows with a number, and fails for half of them. Imports nothing of ours: reward workers load it by its path.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def score(prompt: str, response: str, row: dict[str, Any]) -> float:
 
 
 def mostly(prompt: str, response: str, row: dict[str, Any]) -> float:
-    """Raises for two problems in three, hangs for one in sixty or so."""
-    total = int(row["answer"])
-    if total % 30 == 7:
+    """Of four numbers in a row: a score, a hang, an exception, a score."""
+    number = int(row["number"])
+    if number % 4 == 1:
         time.sleep(HANG_S)
-    if total % 3:
-        raise ValueError(f"no opinion on {total}")
+    if number % 4 == 2:
+        raise ValueError(f"no opinion on {number}")
     return 0.5

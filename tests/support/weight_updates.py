@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ def push_update(engine: Any, tensors: dict[str, torch.Tensor], *, version: int) 
         sender.open(world_size=2)
         sender.send(version)
 
-    thread = threading.Thread(target=_ignore_broken_link, args=(send,))
+    thread = threading.Thread(target=error_of, args=(send,))
     thread.start()
     engine.open_weights(ADDRESS, port, first_rank=1, world_size=2, timeout_s=20)
     try:
@@ -58,8 +58,10 @@ def push_update(engine: Any, tensors: dict[str, torch.Tensor], *, version: int) 
         sender.close()
 
 
-def _ignore_broken_link(send: Any) -> None:
+def error_of(call: Callable[[], object]) -> str:
+    """What the transfer error of this call says; "" where there is none."""
     try:
-        send()
-    except WeightTransferError:
-        return
+        call()
+    except WeightTransferError as error:
+        return str(error)
+    return ""

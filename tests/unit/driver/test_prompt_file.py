@@ -201,7 +201,8 @@ def test_only_too_long_prompts_are_a_data_fault_that_tells_the_length(tmp_path: 
     path = jsonl(tmp_path, {"prompt": "1" * 12}, {"prompt": "1" * 10})
     with pytest.raises(FirstStepFault, match="all 2 prompts are longer") as caught:
         read(path, max_faulty_fraction=1.0)
-    assert caught.value.cause == "data"
+    assert (caught.value.cause, caught.value.role) == ("data", "driver")
+    assert "prompts are longer than data.max_prompt_tokens (8)" in caught.value.message
     assert "shortest has 10 tokens" in caught.value.hint
 
 
