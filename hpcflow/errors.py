@@ -7,6 +7,7 @@
     |   |-- DataError            a data file, with its line
     |   `-- RunDirError          the run folder holds another run, or is no run folder
     |-- ClusterError         4   Slurm or the cluster refused or did not answer
+    |   `-- UnclearSubmission    nobody can tell whether the cluster took a job
     `-- JobFault             3   inside the job: carries cause, role and rank
         |-- RpcError             a call failed or timed out
         `-- FirstStepFault       spec or data fault that only the job's first step can find
@@ -79,6 +80,10 @@ class ClusterError(HpcflowError):
     """Slurm or the cluster refused or did not answer."""
 
     exit_code = EXIT_CLUSTER
+
+
+class UnclearSubmission(ClusterError):
+    """The cluster may have taken the job, or may do so later: nothing that stops it then may be removed."""
 
 
 class JobFault(HpcflowError):

@@ -127,7 +127,7 @@ def status(run: Run, as_json: AsJson = False) -> None:
 def logs(
     run: Run,
     role: Annotated[
-        str | None, typer.Option(help="Only this role, the driver, the supervisor or Slurm's batch script.")
+        str | None, typer.Option(help="Only this role, command or step_..., or driver, supervisor or batch.")
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     attempt: Annotated[
@@ -149,7 +149,7 @@ def cancel(
     ] = 120.0,
     as_json: AsJson = False,
 ) -> None:
-    """End a run: save a checkpoint, then stop it."""
+    """End a run: save a checkpoint, then stop it; one that waits leaves the queue."""
     from hpcflow.cli import status as commands
 
     commands.cancel(run, timeout, as_json=as_json)

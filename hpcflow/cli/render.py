@@ -6,13 +6,12 @@ Never computes what it shows. Only `ProgressBar` writes to the terminal itself.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from hpcflow.plan.plan import Component, Plan, RolePlan, TrainBatching
+from hpcflow.plan.plan import Component, Plan, RolePlan, TrainBatching, ranges
 
 # Tables take the width that they need: a terminal breaks a long line, and nothing of it is lost.
 WIDTH = 1000
@@ -36,7 +35,7 @@ def _roles(plan: Plan) -> str:
     for role in plan.roles:
         table.add_row(
             role.role,
-            _numbers(role.nodes),
+            ranges(role.nodes),
             _gpu_sets(role),
             str(role.world_size),
             str(role.cpus_per_rank),
@@ -50,7 +49,7 @@ def placement_text(plan: Plan) -> str:
     steps = {role: step.name for step in plan.job_steps for role in step.roles}
     table = _table("role", "nodes", "GPUs", "step")
     for role in plan.roles:
-        table.add_row(role.role, _numbers(role.nodes), _gpu_sets(role), steps[role.role])
+        table.add_row(role.role, ranges(role.nodes), _gpu_sets(role), steps[role.role])
     return "\n".join([_text(table), job_text(plan)])
 
 
@@ -71,7 +70,7 @@ def job_text(plan: Plan) -> str:
     for number, component in enumerate(plan.components):
         table.add_row(
             str(number),
-            _numbers(component.nodes),
+            ranges(component.nodes),
             str(component.gpus_per_node),
             str(component.cpus_per_node),
             _gibibytes(component.memory_mib_per_node),
@@ -97,7 +96,7 @@ def _steps(plan: Plan) -> str:
         table.add_row(
             step.name,
             str(step.component),
-            _numbers(step.nodes),
+            ranges(step.nodes),
             str(step.gpus_per_node),
             str(step.cpus_per_node),
             _gibibytes(step.memory_mib_per_node),
@@ -115,7 +114,7 @@ def _gpu_sets(role: RolePlan) -> str:
     nodes_of: dict[str, list[int]] = {}
     for node, gpus in zip(role.nodes, role.gpus_by_node, strict=True):
         nodes_of.setdefault(",".join(str(gpu) for gpu in gpus), []).append(node)
-    named = [f"node {_numbers(nodes)}: {gpus}" for gpus, nodes in nodes_of.items()]
+    named = [f"node {ranges(nodes)}: {gpus}" for gpus, nodes in nodes_of.items()]
     shown = next(iter(nodes_of)) if len(nodes_of) == 1 else "; ".join(named)
     return shown if role.shares_with is None else f"{shown} (shared with {role.shares_with})"
 
@@ -179,17 +178,6 @@ class ProgressBar:
     def close(self) -> None:
         """Take the bar away and give the cursor back."""
         self._progress.stop()
-
-
-def _numbers(nodes: Sequence[int]) -> str:
-    """Node numbers, runs of them folded: `0-3,7`."""
-    runs: list[list[int]] = []
-    for node in nodes:
-        if runs and node == runs[-1][-1] + 1:
-            runs[-1][1:] = [node]
-        else:
-            runs.append([node])
-    return ",".join("-".join(str(end) for end in run) for run in runs)
 
 
 def _count(number: int, noun: str) -> str:

@@ -32,7 +32,7 @@ def cancel(name: str, timeout_s: float, *, as_json: bool) -> None:
     handle = JobHandle(runs.find(name))
     before = handle.status()
     if before.active and not as_json:
-        waits = before.executor == "slurm" and before.state == "queued"
+        waits = before.slurm is not None and before.slurm.waits
         doing = "taking {} from the queue" if waits else "asking {} to save a checkpoint and stop"
         print(doing.format(before.name), flush=True)
     ending = handle.cancel(timeout_s)

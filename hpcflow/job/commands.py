@@ -47,20 +47,20 @@ def ranks(plan: Plan) -> list[tuple[Member, RolePlan, RankPlan]]:
     return [(Member(role.role, rank.rank), role, rank) for role in plan.roles for rank in role.ranks]
 
 
-def identities(plan: Plan, of_supervisor: ProcessIdentity) -> dict[Member, ProcessIdentity]:
-    """Who each process is; what they share is taken from the supervisor's identity."""
+def identities(plan: Plan, own: ProcessIdentity) -> dict[Member, ProcessIdentity]:
+    """Who each process is; what they share is taken from the identity of who starts them, this process."""
 
     def identity(member: Member, local_rank: int, world_size: int) -> ProcessIdentity:
         return ProcessIdentity(
-            run_dir=of_supervisor.run_dir,
-            attempt=of_supervisor.attempt,
-            control=of_supervisor.control,
-            token=of_supervisor.token,
+            run_dir=own.run_dir,
+            attempt=own.attempt,
+            control=own.control,
+            token=own.token,
             role=member.role,
             rank=member.rank,
             local_rank=local_rank,
             world_size=world_size,
-            address=of_supervisor.address,
+            address=own.address,
             parent=os.getpid(),
         )
 

@@ -153,4 +153,4 @@ class SlurmLauncher:
         member = steps.member_of(step)
         identity = replace(own, role=member.role, world_size=len(step.nodes), parent=None, address="")
         nodes = ",".join(self._hosts[node] for node in step.nodes)
-        return {**identity.to_environ(), "HPCFLOW_STEP": step.name, "HPCFLOW_STEP_NODES": nodes}
+        return {**identity.to_environ(), steps.STEP: step.name, steps.STEP_NODES: nodes}

@@ -4,9 +4,9 @@ Never touches a process, a socket or the clock. Rules:
 
 - The first failure ends the attempt, after `settle_s` where the evidence may only be a consequence of a
   death that is not known yet (`verdict`).
-- Every role is essential: also a clean exit, before the release, is a failure. Only the driver may end
-  the run: exit code 0 is done, 75 is stopped.
-- What is optional may fail, be late or end: it is `gone` then, and the run goes on.
+- Whatever is not optional is essential: also a clean exit, before the release, is a failure. Only the driver
+  may end the run: exit code 0 is done, 75 is stopped.
+- What is optional (some commands) may fail, be late or end: it is `gone` then, and the run goes on.
 - Preemption outranks death: while a report of TERM is younger than `preemption_s`, a death is part of
   the stop. The driver goes on saving until it leaves or fails; either way the outcome is `stopped`.
 - INT is what a person sends, TERM and USR2 are what a scheduler sends: only those want the job requeued.

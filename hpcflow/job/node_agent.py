@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from hpcflow import signals
 from hpcflow.errors import EXIT_FAILED, EXIT_OK, JobFault
-from hpcflow.job import commands
+from hpcflow.job import commands, steps
 from hpcflow.job.processes import Children
 from hpcflow.job.verdict import Member
 from hpcflow.plan.plan import JobStep, Plan, RankPlan
@@ -49,8 +49,8 @@ class Place:
     @staticmethod
     def find(plan: Plan, environ: Mapping[str, str]) -> Place:
         """By what the supervisor and Slurm say in the environment."""
-        (step,) = (step for step in plan.job_steps if step.name == environ["HPCFLOW_STEP"])
-        hosts = environ["HPCFLOW_STEP_NODES"].split(",")
+        (step,) = (step for step in plan.job_steps if step.name == environ[steps.STEP])
+        hosts = environ[steps.STEP_NODES].split(",")
         host = environ["SLURMD_NODENAME"]
         return Place(step, step.nodes[hosts.index(host)], host)
 
@@ -60,7 +60,7 @@ class Place:
         Raises:
             JobFault: Slurm granted fewer than the plan needs.
         """
-        owner = plan.role(self.step.roles[0])
+        (owner,) = (role for role in map(plan.role, self.step.roles) if role.shares_with is None)
         numbers = sorted(dict(zip(owner.nodes, owner.gpus_by_node, strict=True))[self.node])
         component = plan.components[self.step.component]
         if component.gpus_are_numbered:

@@ -1,4 +1,4 @@
-"""The child processes of an attempt: started, watched by pidfd, ended with all their descendants.
+"""Children of a supervisor, a node agent or a command's rank: started, watched by pidfd, ended whole.
 
 Never signals anything but own children and their descendants, by pid and start time. The calling process
 must have called `signals.adopt_orphans`: then a descendant cannot leave the tree by losing its parent.
@@ -33,7 +33,7 @@ class Child:
 
 
 class Children:
-    """All processes of the attempt that run."""
+    """The children of this process that run."""
 
     def __init__(self) -> None:
         self._children: dict[Member, Child] = {}

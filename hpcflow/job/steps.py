@@ -13,6 +13,8 @@ from hpcflow.job.verdict import Member
 from hpcflow.plan.plan import JobStep, Plan
 
 AGENT = ("-m", "hpcflow.job.node_agent")
+# What tells an agent its step, and the names of the step's nodes in the plan's order.
+STEP, STEP_NODES = "HPCFLOW_STEP", "HPCFLOW_STEP_NODES"
 
 # Names of nodes by their number in the plan.
 Hosts = Mapping[int, str]

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
-from hpcflow import atomic
 from hpcflow.errors import EXIT_USER, HpcflowError, UserError
 from hpcflow.launch import machine, runs
 from hpcflow.launch.submit import resolve
-from hpcflow.observe.job import JobRecord, read_job
+from hpcflow.observe.job import JobRecord, now_submitted, read_job, write_job
 from hpcflow.rundir import RunDir
 from hpcflow.slurm.env import Allocation
 from hpcflow.spec.load import save
@@ -33,34 +29,36 @@ def main(arguments: list[str]) -> NoReturn:
         )
     spec, folder, *overrides = arguments
     run = RunDir(Path(os.path.abspath(folder)))
-    job_id = Allocation.from_environ(os.environ).job_id
+    allocation = Allocation.from_environ(os.environ)
     record = read_job(run)
-    if record is None or record.job_id != job_id:
-        prepare(run, Path(spec), overrides, job_id)
+    if record is None or record.job_id != allocation.job_id:
+        # A requeued job without a record was interrupted here: what it made is its own.
+        if record is not None or not allocation.restarts:
+            runs.check_free(run.path)
+        prepare(run, Path(spec), overrides, allocation.job_id)
     command = [sys.executable, "-m", "hpcflow.job", str(run.path), "slurm"]
     os.execv(sys.executable, command)
 
 
 def prepare(run: RunDir, spec_path: Path, overrides: list[str], job_id: str) -> None:
-    """Check the spec and make the run folder of a job that runs already.
+    """Check the spec and fill the run folder of a job that runs already; `job.json` comes last.
 
     Raises:
-        UserError: a fault of the spec or its files, or the folder is taken.
+        UserError: a fault of the spec or its files.
     """
     spec, plan = resolve(spec_path, overrides)
     machine.check_engines(plan)
-    runs.check_free(run.path)
     run.path.mkdir(parents=True, exist_ok=True)
     save(spec, run.spec_json)
     plan.save(run.plan_json)
     record = JobRecord(
         executor="slurm",
         job_id=job_id,
-        submitted=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        submitted=now_submitted(),
         attempt=1,
         slurm_conf=os.environ.get("SLURM_CONF"),
     )
-    atomic.write_json(run.job_json, msgspec.to_builtins(record))
+    write_job(run, record)
 
 
 if __name__ == "__main__":
@@ -68,4 +66,7 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except HpcflowError as error:
         sys.stderr.write(f"hpcflow: {error}\n")
+        sys.exit(error.exit_code)
+    except OSError as error:
+        sys.stderr.write(f"hpcflow: {error.filename}: {error.strerror}\n")
         sys.exit(EXIT_USER)

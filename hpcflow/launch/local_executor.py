@@ -13,15 +13,11 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
-from hpcflow import atomic
 from hpcflow.errors import ClusterError
 from hpcflow.launch.entry import KEPT_DEVICES, become_supervisor
-from hpcflow.observe.job import JobRecord, read_job
+from hpcflow.observe.job import JobRecord, now_submitted, read_job, write_job
 from hpcflow.observe.processes import ProcessMark
 from hpcflow.rundir import RunDir
 
@@ -88,11 +84,11 @@ def _publish(run: RunDir, attempt: int, job_id: str) -> None:
     record = JobRecord(
         executor="local",
         job_id=job_id,
-        submitted=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        submitted=now_submitted(),
         attempt=attempt,
         controller=ProcessMark.of(int(job_id)),
     )
-    atomic.write_json(run.job_json, msgspec.to_builtins(record))
+    write_job(run, record)
 
 
 def _launcher_environment(environment: dict[str, str]) -> dict[str, str]:

@@ -122,7 +122,8 @@ def _send(process: psutil.Process, signum: signal.Signals) -> None:
     except psutil.NoSuchProcess:
         return
     except psutil.AccessDenied as error:
-        raise UserError(f"process {process.pid} of this run belongs to another user") from error
+        problem = f"process {process.pid} of this run belongs to another user"
+        raise UserError(problem, hint="only its owner can end the run") from error
 
 
 def _alive(process: psutil.Process) -> bool:

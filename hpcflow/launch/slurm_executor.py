@@ -13,20 +13,17 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import msgspec
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
-from hpcflow import atomic
-from hpcflow.errors import ClusterError
+from hpcflow.errors import ClusterError, UnclearSubmission
 from hpcflow.launch.entry import become_supervisor
 from hpcflow.launch.handle import Clock, SystemClock
-from hpcflow.observe.job import JobRecord
+from hpcflow.observe.job import JobRecord, now_submitted, write_job
 from hpcflow.rundir import RunDir
 from hpcflow.slurm.client import SlurmClient
 from hpcflow.slurm.partitions import Partition
@@ -150,7 +147,8 @@ class Launch:
             with contextlib.redirect_stderr(silence):
                 executor.submit(become_supervisor, str(self.run.path))
         except FileNotFoundError as error:
-            raise ClusterError(f"{error.filename} cannot be found: {error.strerror}") from error
+            hint = "submitting takes `timeout` (of coreutils) and `sbatch` on PATH"
+            raise ClusterError(f"{error.filename} cannot be found: {error.strerror}", hint=hint) from error
         except FailedSubmissionError as error:
             return self._adopt(executor, str(error))
         except FailedJobError as error:
@@ -159,7 +157,8 @@ class Launch:
                 raise
             complaint = _complaint(failed, self.limit_s)
             if failed.returncode in _NOT_STARTED:
-                raise ClusterError(f"sbatch cannot be started:\n{complaint}") from error
+                hint = "is the sbatch on PATH a program that you may run?"
+                raise ClusterError(f"sbatch cannot be started:\n{complaint}", hint=hint) from error
             if refusal_in(complaint) is not None:
                 raise ClusterError(
                     f"Slurm refused the job:\n{complaint}", hint=self._advice(complaint)
@@ -180,7 +179,7 @@ class Launch:
         assert executor.script is not None
         found = self._look_for(str(executor.script), complaint)
         if len(found) > 1:
-            raise ClusterError(
+            raise UnclearSubmission(
                 f"one submission has become {len(found)} jobs: {', '.join(found)}\n{complaint}",
                 hint=f"they end by themselves once they start; or  scancel {' '.join(found)}",
             )
@@ -201,7 +200,7 @@ class Launch:
             trouble = ""
             if found:
                 return found
-        raise ClusterError(
+        raise UnclearSubmission(
             f"nobody can tell whether Slurm took the job, and it is not in the queue:\n{complaint}{trouble}",
             hint="look with  squeue --me  before you submit again; a job that still arrives ends at once",
         )
@@ -221,16 +220,16 @@ class Launch:
         record = JobRecord(
             executor="slurm",
             job_id=executor.job_id,
-            submitted=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            submitted=now_submitted(),
             attempt=self.attempt,
             slurm_conf=self.environ.get("SLURM_CONF"),
         )
-        atomic.write_json(self.run.job_json, msgspec.to_builtins(record))
+        write_job(self.run, record)
         return record
 
 
 def _withdraw(executor: SlurmExecutor) -> None:
-    """Best effort: without the mark a late job still finds no other way to be known than the error's text."""
+    """Mark what was given up; best effort, as the error's text tells of a late job, too."""
     if executor.withdrawn is not None:
         with contextlib.suppress(OSError):
             executor.withdrawn.touch()

@@ -2,7 +2,8 @@
 
 A person's request is INT to the batch script, which the supervisor is: it saves, and the job is not requeued.
 A second INT ends all at once, so the first is sent by one command only, the one that makes the mark
-`stop_asked`. A job that waits is cancelled if it still waits. Every wait has a limit.
+`stop_asked`. A job that waits is cancelled if it still waits. A suspended one is asked if it goes on in time,
+else cancelled. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class SlurmJob:
             self._dequeue()
             return True
         attempt = self._listening(status)
-        if attempt is not None:
+        # Slurm signals no suspended job, and scancel would try for minutes: it is asked when it goes on.
+        if attempt is not None and not self._paused(status):
             self._interrupt(attempt)
         return True
 
@@ -88,7 +90,7 @@ class SlurmJob:
         if self._waits(status) and self._dequeue():
             return "at once"
         attempt = self._listening(status)
-        if attempt is not None:
+        if attempt is not None and not self._paused(status):
             self._interrupt(attempt)
             self.client.signal_batch(self.job.job_id, signal.SIGINT)
             self.patient.hurry()
@@ -116,6 +118,9 @@ class SlurmJob:
 
     def _waits(self, status: RunStatus) -> bool:
         return status.slurm is not None and status.slurm.phase in ("held", "queued", "starting")
+
+    def _paused(self, status: RunStatus) -> bool:
+        return status.slurm is not None and status.slurm.phase == "paused"
 
     def _listening(self, status: RunStatus) -> AttemptDir | None:
         """The attempt whose supervisor takes requests; None where it has not begun, or leaves already."""

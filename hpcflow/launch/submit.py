@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from hpcflow.checkpoint.store import CheckpointStore
-from hpcflow.errors import ClusterError, RunDirError, UserError
+from hpcflow.errors import ClusterError, RunDirError, UnclearSubmission, UserError
 from hpcflow.launch import checks, cluster, local_executor, machine, runs, slurm_launch
 from hpcflow.observe.job import JobRecord, read_job
 from hpcflow.observe.status import RunStatus, read_status
@@ -112,8 +112,8 @@ def rehearse(
     refusal = None
     try:
         chosen = cluster.choose(choice)
-    except (UserError, ClusterError):  # the script can be shown anywhere
-        chosen = cluster.Choice("slurm", "there is no Slurm here: nothing is known of the cluster")
+    except (UserError, ClusterError) as error:  # the script can be shown anywhere
+        chosen = cluster.Choice("slurm", f"{error.message}: nothing is known of the cluster")
     else:
         try:
             settled = slurm_launch.settle(spec, plan) if chosen.executor == "slurm" else settled
@@ -239,9 +239,12 @@ def _fresh_folder(folder: Path) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
+            # A job that was given up may still arrive: what ends it then stays, and so does its folder.
+            kept = RunDir(folder).submitit if isinstance(error, UnclearSubmission) else None
             for entry in folder.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            if not existed:
+                if entry != kept:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            if not existed and kept is None:
                 folder.rmdir()
             if isinstance(error, OSError):
                 problem = f"run folder {folder} cannot be written: {error.strerror or error}"

@@ -45,7 +45,7 @@ class ExitReport(msgspec.Struct, frozen=True, kw_only=True):
     not ended by itself. `step` is the last step that the driver told of. `tail` are the last lines of
     `log`, the blamed process's log. `resident_bytes` is each process's last known memory, with its
     descendants. `gone` tells of each process that was lost and that the run went on without. `decision`
-    "stop": nothing restarts by itself. `time` is in seconds since the epoch.
+    "stop": hpcflow restarts nothing (Slurm may requeue the job). `time` is in seconds since the epoch.
     """
 
     attempt: int

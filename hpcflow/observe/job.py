@@ -1,13 +1,13 @@
 """`job.json`, how a run was submitted last, and `supervisor.json`, which process leads an attempt.
 
-The launcher writes the first, the supervisor the second; `cancelled.json` is left by a cancel of a job that
-waits. All by rename. Readers take a missing or unreadable file as "not known". Never read from submitit's own
-files.
+Whoever submits a run or starts it within a job writes the first, the supervisor the second; `cancelled.json`
+is left by a cancel of a job that waits. All by rename. Readers take a missing or unreadable file as "not
+known". Never read from submitit's own files.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -49,6 +49,16 @@ class Cancelled(msgspec.Struct, frozen=True):
     """A job that was cancelled before it could start; an older submission's record says nothing."""
 
     job_id: str
+
+
+def now_submitted() -> str:
+    """This moment, as `JobRecord.submitted` has it."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+
+
+def write_job(run: RunDir, record: JobRecord) -> None:
+    """Publish how the run was submitted."""
+    atomic.write_json(run.job_json, msgspec.to_builtins(record))
 
 
 def read_job(run: RunDir) -> JobRecord | None:

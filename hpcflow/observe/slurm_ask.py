@@ -17,8 +17,7 @@ import msgspec
 from hpcflow.errors import ClusterError
 from hpcflow.observe.job import JobRecord
 from hpcflow.observe.slurm_look import ComponentLook, SlurmLook
-from hpcflow.slurm import client as slurm
-from hpcflow.slurm.client import SlurmClient, Unlisted
+from hpcflow.slurm.client import ListedJob, SlurmClient, Unlisted
 from hpcflow.slurm.reasons import explain
 
 # Gaps between two questions of a follower: the first after news from the run's files, and the longest.
@@ -54,7 +53,7 @@ def ask_client(client: SlurmClient, job_id: str, now: float) -> SlurmLook:
     return _look(found, now)
 
 
-def _look(job: slurm.JobRecord, now: float) -> SlurmLook:
+def _look(job: ListedJob, now: float) -> SlurmLook:
     state = job.state
     starts = [_seconds(component.start) for component in job.components]
     look = SlurmLook(

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from hpcflow.errors import SpecError, SpecErrors
 from hpcflow.plan import topology
 from hpcflow.plan.plan import RankPlan, RolePlan
+from hpcflow.plan.topology import Sets
 from hpcflow.spec.roles import Placed, gpus_key, table_of
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.topology import NodeTopology
-
-# GPU numbers by node number, in the order in which a role uses its nodes.
-Sets = dict[int, tuple[int, ...]]
 
 
 def place(
@@ -124,7 +122,7 @@ def _role_plan(name: str, role: Placed, sets: Sets, spec: RunSpec) -> RolePlan:
 
 def check(roles: Sequence[RolePlan]) -> None:
     """Assert what holds by construction: overlap is declared, ranks stay within their set."""
-    owners = {role.role: _owner(role, roles) for role in roles}
+    owners = {role.role: owner(role, roles) for role in roles}
     for role in roles:
         sets = dict(zip(role.nodes, role.gpus_by_node, strict=True))
         for rank in role.ranks:
@@ -139,7 +137,7 @@ def check(roles: Sequence[RolePlan]) -> None:
         assert len(taken) == len(set(taken)), role.role
 
 
-def _owner(role: RolePlan, roles: Sequence[RolePlan]) -> str:
+def owner(role: RolePlan, roles: Sequence[RolePlan]) -> str:
     """The role at the end of a chain of sharing."""
     by_name = {other.role: other for other in roles}
     while role.shares_with is not None:

@@ -6,6 +6,7 @@ numbers are positions in what will be granted (0, 1, ...), never absolute indexe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -163,3 +164,14 @@ class Plan:
     def load(path: Path) -> Plan:
         """Read what `save` wrote."""
         return msgspec.json.decode(path.read_bytes(), type=Plan)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers of nodes for people: `0-3,7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)

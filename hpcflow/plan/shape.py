@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from hpcflow.errors import SpecError, SpecErrors
 from hpcflow.plan import topology
+from hpcflow.plan.placement import owner
 from hpcflow.plan.plan import Component, JobStep, RolePlan, Shape
 from hpcflow.spec.roles import owner_of
 from hpcflow.spec.run import RunSpec
@@ -40,11 +41,11 @@ def islands(spec: RunSpec) -> tuple[tuple[str, ...], ...]:
     apart = spec.slurm.shape == "hetjob"
     found: dict[tuple[NodeKind, str | None], list[str]] = {}
     for name in present:
-        owner = owner_of(name, present)
-        alone = apart and (owner in _LARGE or present[owner].on_gpus)
+        shared = owner_of(name, present)
+        alone = apart and (shared in _LARGE or present[shared].on_gpus)
         # What is small and on CPUs joins the first island of its kind.
         first = next((key for key in found if key[0] == kinds[name]), (kinds[name], None))
-        found.setdefault((kinds[name], owner) if alone else first, []).append(name)
+        found.setdefault((kinds[name], shared) if alone else first, []).append(name)
     return tuple(tuple(names) for names in found.values())
 
 
@@ -68,22 +69,19 @@ def job_steps(roles: Sequence[RolePlan], components: Sequence[Component]) -> tup
     by_name = {role.role: role for role in roles}
     groups: dict[str, list[RolePlan]] = {}
     for role in roles:
-        owner = role
-        while owner.shares_with is not None:
-            owner = by_name[owner.shares_with]
-        groups.setdefault(owner.role, []).append(role)
-    return tuple(_step(by_name[owner], group, components) for owner, group in groups.items())
+        groups.setdefault(owner(role, roles), []).append(role)
+    return tuple(_step(by_name[name], group, components) for name, group in groups.items())
 
 
-def _step(owner: RolePlan, group: Sequence[RolePlan], components: Sequence[Component]) -> JobStep:
+def _step(first: RolePlan, group: Sequence[RolePlan], components: Sequence[Component]) -> JobStep:
     cpus, gibibytes = needs_by_node(group)
-    index = next(index for index, component in enumerate(components) if owner.nodes[0] in component.nodes)
+    index = next(index for index, component in enumerate(components) if first.nodes[0] in component.nodes)
     return JobStep(
         name="+".join(role.role for role in group),
         component=index,
         roles=tuple(role.role for role in group),
-        nodes=owner.nodes,
-        gpus_per_node=max(len(gpus) for gpus in owner.gpus_by_node),
+        nodes=first.nodes,
+        gpus_per_node=max(len(gpus) for gpus in first.gpus_by_node),
         cpus_per_node=max(cpus.values()),
         memory_mib_per_node=mebibytes(max(gibibytes.values())),
     )

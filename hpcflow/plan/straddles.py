@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcflow.plan.plan import Component, RolePlan
+from hpcflow.plan.plan import Component, RolePlan, ranges
 from hpcflow.plan.topology import best_level, obstacle, straddles
 from hpcflow.spec.run import RunSpec
 from hpcflow.spec.topology import Level, NodeTopology
@@ -52,7 +52,7 @@ def _of_role(topology: NodeTopology, role: RolePlan) -> Iterator[str]:
         if not far and straddles(topology, gpus):
             places.setdefault(("its", gpus), []).extend(nodes)
     for (whose, gpus), nodes in places.items():
-        where = f"{'nodes' if len(nodes) > 1 else 'node'} {_ranges(nodes)}"
+        where = f"{'nodes' if len(nodes) > 1 else 'node'} {ranges(nodes)}"
         numbers = ",".join(str(gpu) for gpu in sorted(gpus))
         yield f"{role.role}: {whose} GPUs {numbers} on {where} {_how(topology, gpus)}; {_why(topology, gpus)}"
 
@@ -73,14 +73,3 @@ def _why(topology: NodeTopology, gpus: Sequence[int]) -> str:
     if best_level(topology, len(gpus)) < topology.level(gpus):
         return "other roles hold the GPUs that would be nearer"
     return f"no {len(gpus)} GPUs of such a node are nearer"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Such as `0-3,7`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -18,7 +18,7 @@ from hpcflow.spec.run import RunSpec
 from hpcflow.spec.slurm import NodeKind
 from hpcflow.spec.topology import Level, NodeTopology
 
-# GPU numbers by node number.
+# GPU numbers by node number, in the order in which a role uses its nodes.
 Sets = dict[int, tuple[int, ...]]
 
 # Above so many GPUs a node, not all orders of the roles are tried.

@@ -23,6 +23,7 @@ from hpcflow.roles.setting import RoleSetting
 from hpcflow.rpc.control import ControlClient
 from hpcflow.rpc.identity import ProcessIdentity
 from hpcflow.rpc.server import Server
+from hpcflow.spec.commands import START_SHARE
 from hpcflow.spec.roles import FunctionReward, ModelReward, RoleName
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def _prepare_reward(setting: RoleSetting, closing: ExitStack) -> Callable[[], ob
                 timeout_s=wanted.timeout_s,
                 processes=wanted.processes,
                 # Less than the whole time to get ready, so that the fault names the function.
-                start_timeout_s=0.8 * setting.spec.health.start_timeout_s,
+                start_timeout_s=START_SHARE * setting.spec.health.start_timeout_s,
             )
             closing.callback(role.close)
             return lambda: role

@@ -59,7 +59,7 @@ class Ready(ControlMessage, frozen=True, tag="ready"):
 
 
 class EndpointsWanted(ControlMessage, frozen=True, tag="endpoints_wanted"):
-    """Where do all ranks serve? Held until all are ready."""
+    """Where do the roles serve? Held until all their ranks, and those of essential commands, are ready."""
 
     contract_version: int
 
@@ -163,7 +163,7 @@ class ControlClient:
         self._ask(Ready(*self._sender(), host=host, endpoint=endpoint, contract_version=contract_version))
 
     def await_endpoints(self, timeout_s: float, *, contract_version: int) -> dict[str, list[RankEndpoint]]:
-        """Wait until all ranks of all roles are ready; returns where they serve, by role and rank.
+        """Wait until all roles and essential commands are ready; returns where each role's ranks serve.
 
         Raises:
             RpcError: ranks are missing (named) or serve another version of the contract.
@@ -211,7 +211,10 @@ class ControlClient:
             self.fault(fault.cause, fault.message, fault.hint)
 
     def exited(self, role: str, rank: int, status: int) -> None:
-        """Tell that a rank has ended which this process had started; never raises."""
+        """Tell that a rank has ended which this process had started; never raises.
+
+        `status` is its exit code, or minus the number of a signal.
+        """
         try:
             self._ask(Exited(*self._sender(), at_role=role, at_rank=rank, status=status))
         except RpcError as error:

@@ -1,7 +1,7 @@
 """Who a process of a run is, and where a rank listens.
 
-Every process that the supervisor starts learns this from its environment; nothing secret is on a
-command line or in a file.
+Every process of an attempt learns this from its environment, whoever started it: the supervisor, or a node
+agent; nothing secret is on a command line or in a file. Never asks anybody.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRIVER = "driver"
 
 
 class RankEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one rank of a role serves, as `tcp://ADDRESS:PORT`."""
+    """Where one rank of a role or of a command serves: `tcp://ADDRESS:PORT`, or `http://` if so probed."""
 
     rank: int
     host: str
@@ -54,7 +54,7 @@ class ProcessIdentity:
         """Read what `to_environ` wrote.
 
         Raises:
-            UserError: a variable is missing: the program was not started by the supervisor.
+            UserError: a variable is missing: the program was started by hand.
         """
         try:
             parent = environ["HPCFLOW_PARENT"]

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcflow.errors import ClusterError
-from hpcflow.slurm.commands import CommandResult, Run, query_environment, run_here, run_in
+from hpcflow.slurm.commands import WRAPPED, CommandResult, Run, query_environment, run_here, run_in
 from hpcflow.slurm.nodes import expand
 from hpcflow.slurm.partitions import COMMAND, Partition, parse_partitions
 from hpcflow.slurm.state import JobState, overall, parse_state
@@ -54,7 +54,7 @@ class Component:
 
 
 @dataclass(frozen=True)
-class JobRecord:
+class ListedJob:
     """What the controller says of a job; `job_id` is the leader's, components are in their order."""
 
     job_id: str
@@ -80,7 +80,7 @@ class Unlisted:
     message: str
 
 
-class Verdict(Enum):
+class Delivery(Enum):
     """What became of a signal or a cancellation."""
 
     SENT = "sent"
@@ -97,8 +97,9 @@ class SlurmClient:
 
     @staticmethod
     def of_cluster(slurm_conf: str | None, *, timeout_s: float = 20.0) -> SlurmClient:
-        """Of the cluster that this SLURM_CONF selects; None: of the one that the environment selects."""
+        """Of the cluster that this SLURM_CONF selects; None: of the one without it, Slurm's default."""
         environ = query_environment(os.environ)
+        environ.pop("SLURM_CONF", None)
         if slurm_conf is not None:
             environ["SLURM_CONF"] = slurm_conf
         return SlurmClient(run_in(environ), timeout_s)
@@ -112,7 +113,7 @@ class SlurmClient:
         answer = self.run(["scontrol", "ping"], self.timeout_s)
         return _A_CONTROLLER_IS_UP.search(answer.stdout) is not None
 
-    def job(self, job_id: str) -> JobRecord | Unlisted | None:
+    def job(self, job_id: str) -> ListedJob | Unlisted | None:
         """A job with all its components, by one call of squeue.
 
         None means that squeue listed nothing, which is no proof that the job is gone.
@@ -129,7 +130,7 @@ class SlurmClient:
             raise self._no_answer("squeue", answer)
         components = dict(_component(line) for line in _lines(answer))
         in_order = tuple(components[offset] for offset in sorted(components))
-        return JobRecord(leader, in_order) if in_order else None
+        return ListedJob(leader, in_order) if in_order else None
 
     def find_by_script(self, path: Path | str) -> list[str]:
         """Ids of this user's jobs whose batch script is `path`, which is absolute; oldest first.
@@ -160,7 +161,7 @@ class SlurmClient:
                 found.add(int(leader_of(listed)))
         return [str(job) for job in sorted(found)]
 
-    def cancel(self, job_id: str) -> Verdict:
+    def cancel(self, job_id: str) -> Delivery:
         """End a job, all its components and processes, or take it from the queue.
 
         Raises:
@@ -168,7 +169,7 @@ class SlurmClient:
         """
         return self._scancel([leader_of(job_id)])
 
-    def cancel_waiting(self, job_id: str) -> Verdict:
+    def cancel_waiting(self, job_id: str) -> Delivery:
         """Take a job from the queue; one that has started meanwhile goes on, which is not told.
 
         Raises:
@@ -176,7 +177,7 @@ class SlurmClient:
         """
         return self._scancel(["--state=PENDING", leader_of(job_id)])
 
-    def signal_batch(self, job_id: str, which: signal.Signals) -> Verdict:
+    def signal_batch(self, job_id: str, which: signal.Signals) -> Delivery:
         """Send a signal to the batch script (of a hetjob: of its first component), not to the steps.
 
         Raises:
@@ -184,10 +185,10 @@ class SlurmClient:
         """
         record = self.job(job_id)
         if isinstance(record, Unlisted):
-            return Verdict.OVER
+            return Delivery.OVER
         # scancel tries for minutes to signal a job that waits.
         if record is not None and record.state.waiting:
-            return Verdict.NOT_STARTED
+            return Delivery.NOT_STARTED
         name = which.name.removeprefix("SIG")
         return self._scancel(["--batch", f"--signal={name}", leader_of(job_id)])
 
@@ -212,17 +213,18 @@ class SlurmClient:
         match = re.search(r"(?:^|\s)NodeAddr=(\S+)", answer.stdout)
         if answer.code != 0 or match is None:
             problem = f"Slurm does not tell the address of node {node}"
-            raise ClusterError(f"{problem}: {_said(answer, self.timeout_s)}")
+            hint = f"see `scontrol show node {node}`; with communication.interface it is not asked"
+            raise ClusterError(f"{problem}: {_said(answer, self.timeout_s)}", hint=hint)
         return match[1]
 
-    def _scancel(self, arguments: list[str]) -> Verdict:
+    def _scancel(self, arguments: list[str]) -> Delivery:
         answer = self.run(["scancel", *arguments], self.timeout_s)
         # Some versions say it and end with 0.
         if answer.code is not None and _IS_OVER.search(answer.stderr):
-            return Verdict.OVER
+            return Delivery.OVER
         if answer.code != 0:
             raise self._no_answer("scancel", answer)
-        return Verdict.SENT
+        return Delivery.SENT
 
     def _no_answer(self, command: str, answer: CommandResult) -> ClusterError:
         return ClusterError(
@@ -239,7 +241,7 @@ def leader_of(job_id: str) -> str:
     """
     match = _ID.fullmatch(job_id.strip())
     if match is None:
-        raise ClusterError(f"{job_id!r} is no id of a Slurm job")
+        raise ClusterError(f"{job_id!r} is no id of a Slurm job", hint="`squeue --me` lists yours")
     return match[1]
 
 
@@ -252,7 +254,7 @@ def _component(line: str) -> tuple[tuple[int, str], Component]:
     """One line of squeue, with its place: the component's offset, and the id (of tasks of an array)."""
     fields = line.split("|", 6)
     if len(fields) < 7:
-        raise ClusterError(f"squeue wrote a line that cannot be read: {line!r}")
+        raise ClusterError(f"squeue wrote a line that cannot be read: {line!r}", hint=WRAPPED)
     listed, job_id, state, count, start, nodelist, reason = (field.strip() for field in fields)
     offset = _COMPONENT.fullmatch(listed)
     place = (int(offset[1]) if offset else 0, job_id)

@@ -20,6 +20,10 @@ _TASTE = re.compile(r"(SQUEUE|SINFO|SCANCEL|SCONTROL|SACCT)_.*|SLURM_TIME_FORMAT
 _OTHER_CLUSTER = "SLURM_WORKING_CLUSTER"
 
 
+# What to do about an answer that cannot be read.
+WRAPPED = "does a wrapper around Slurm's commands, or a variable of your environment, change what they print?"
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """What a command said; `code` is None where it was ended because its time was up."""

@@ -14,6 +14,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from hpcflow.errors import ClusterError
+from hpcflow.slurm.commands import WRAPPED
 
 # What Slurm writes where no node is.
 _NOTHING = frozenset({"", "(null)", "None", "n/a", "N/A", "None assigned"})
@@ -36,7 +37,7 @@ def expand(nodelist: str) -> list[str]:
             names += _names(part)
         except (ValueError, RangeSetException) as error:
             problem = f"Slurm gave a node list that cannot be read: {nodelist!r} ({error})"
-            raise ClusterError(problem) from error
+            raise ClusterError(problem, hint=WRAPPED) from error
     return names
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hpcflow.errors import ClusterError
+from hpcflow.slurm.commands import WRAPPED
 from hpcflow.slurm.nodes import expand
 
 # One line for nodes that are alike: partition, the same with a star if it is the default, availability, time
@@ -68,16 +69,6 @@ class Partition:
         """Names of all its nodes: partitions overlap, so sums are wrong where unions are meant."""
         return frozenset(name for group in self.groups for name in group.names)
 
-    @cached_property
-    def up_nodes(self) -> frozenset[str]:
-        """Names of its nodes that can run jobs."""
-        return frozenset(name for group in self.groups if group.up for name in group.names)
-
-    @property
-    def gpu_types(self) -> tuple[str, ...]:
-        """Types of GPU that some node has, sorted."""
-        return tuple(sorted({name for group in self.groups for name in group.gpus if name}))
-
     @property
     def features(self) -> tuple[str, ...]:
         """What a constraint may name, sorted."""
@@ -112,7 +103,8 @@ def parse_partitions(output: str) -> dict[str, Partition]:
         try:
             partition = _partition(line)
         except (ValueError, TypeError) as error:
-            raise ClusterError(f"sinfo wrote a line that cannot be read: {line!r} ({error})") from error
+            problem = f"sinfo wrote a line that cannot be read: {line!r} ({error})"
+            raise ClusterError(problem, hint=WRAPPED) from error
         earlier = found.get(partition.name)
         groups = (*(earlier.groups if earlier else ()), *partition.groups)
         found[partition.name] = Partition(

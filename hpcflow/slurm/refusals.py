@@ -205,6 +205,17 @@ _KNOWN = (
         "`scontrol show reservation`",
     ),
     _Known(r"license", "the licences are not valid", ("slurm.options.licenses",), "`scontrol show licenses`"),
+    _Known(
+        r"invalid entry for --cluster",
+        "there is no such cluster, or it cannot be reached",
+        ("slurm.options.clusters",),
+        "SBATCH_CLUSTERS of your environment counts, too",
+    ),
+    _Known(
+        r"sbatch: error: invalid number of nodes",
+        "slurm.options.nodelist names more nodes than the job takes",
+        ("slurm.options.nodelist", "roles.ROLE.nodes"),
+    ),
     _Known(r"Invalid node name", "there is no such node", ("slurm.options",), "`sinfo -N` lists the nodes"),
     _Known(
         r"Pathname of a file, directory or other parameter too long|Argument list too long",
@@ -266,14 +277,3 @@ def refusal_in(message: str, partitions: Partitions | None = None) -> Refusal | 
             valid = known.valid(partitions or {})
             return Refusal(message.strip(), known.problem, known.keys, valid, known.advice)
     return Refusal(message.strip(), "Slurm refused the job") if _ANY_REFUSAL.search(message) else None
-
-
-def is_refusal(message: str) -> bool:
-    """Whether Slurm clearly refused, so that no job exists."""
-    return refusal_in(message) is not None
-
-
-def explain(message: str, partitions: Partitions | None = None) -> str:
-    """What was wrong and what to change, in one line; empty where Slurm's message is all there is."""
-    found = refusal_in(message, partitions)
-    return "" if found is None else found.hint

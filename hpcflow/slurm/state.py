@@ -1,4 +1,4 @@
-"""States of a job in all spellings of squeue and sacct, and what the reasons of a waiting job mean.
+"""States of a job in all spellings of squeue and sacct, and what they mean for whoever waits for it.
 
 Slurm adds states and reasons with its releases. An unknown one is kept as Slurm wrote it, and is neither
 running nor over nor good: whoever shows it says that it is unknown.

@@ -32,7 +32,8 @@ PLACEHOLDERS = {
     "first_port": "port of rank 0",
 }
 
-# A command that is given no time has this share of the time for all ranks, so that its fault comes first.
+# User code without a time of its own to get ready has this share of the time for all ranks, so that its
+# fault comes first.
 START_SHARE = 0.8
 
 

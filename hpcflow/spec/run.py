@@ -145,6 +145,10 @@ class RunSpec(Model):
         """Cores and memory of one rank of a role or of a command, and what it says of its nodes."""
         return self.commands[name] if name in self.commands else self.slurm.resources.of(name)
 
+    def resources_key(self, name: str) -> str:
+        """The table of the spec that `resources_of` reads."""
+        return f"commands.{name}" if name in self.commands else f"slurm.resources.{name}"
+
     def node_kind(self, name: str) -> NodeKind:
         """What a role or a command asks of its nodes."""
         return self.slurm.node_kind(self.resources_of(name))
@@ -204,8 +208,7 @@ def _kind_rules(spec: RunSpec) -> list[Rule]:
                 f"{name} shares the GPUs of {role.share_with}, but asks for other nodes ({own}; {other})"
             )
             hint = f"give both the same partition, constraint and gpu_type, or {name} no share_with"
-            table = "commands" if name in spec.commands else "slurm.resources"
-            rules.append(Rule(f"{table}.{name}", problem, hint))
+            rules.append(Rule(spec.resources_key(name), problem, hint))
     return rules
 
 

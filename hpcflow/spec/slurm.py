@@ -41,8 +41,8 @@ _OURS = frozenset(
             "open-mode",
         ),
         *("gpus", "gpus-per-node", "gpus-per-task", "gres", "mem-per-cpu", "mem-per-gpu"),
-        *("nodes", "ntasks", "ntasks-per-node", "requeue", "no-requeue"),
-        *("parsable", "test-only", "wait", "wrap"),
+        *("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "requeue", "no-requeue"),
+        *("parsable", "test-only", "uid", "gid", "wait", "wrap"),
     }
 )
 # Variables that the processes of a run get from the plan and from their rendezvous.
@@ -111,7 +111,7 @@ class Resources(Model):
 
 
 class Slurm(Model):
-    """Options of the Slurm job; a local run uses `environment`, `nccl`, `signal_lead_s`, cores and GPUs only.
+    """Options of the Slurm job; a local run uses variables, signal lead, cores, GPUs and topology only.
 
     `gpus_per_node` is what a node has, not what a run takes: roles are placed within it.
     """

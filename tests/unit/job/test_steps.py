@@ -98,6 +98,14 @@ def test_ranks_get_their_places_among_the_gpus_that_slurm_granted(
     assert place(plan, "actor+reference", "x", "x").gpus(plan, granted) == dict(enumerate(granted))
 
 
+def test_a_sharer_may_come_before_the_owner_of_its_gpus(tmp_path: Path) -> None:
+    wide = ("roles.rollout.gpus_per_node=2", "roles.rollout.tensor_parallel=2")
+    shared = ("roles.actor.ranks_per_node=1", "roles.actor.gpus_per_node=1", "roles.actor.share_with=rollout")
+    plan = plan_of(tmp_path, *wide, *shared)
+    found = place(plan, "actor+reference+rollout", "x", "x").gpus(plan, ("5", "7"))
+    assert {gpu: found[gpu] for gpu in plan.role("rollout").ranks[0].gpus} == {0: "5", 1: "7"}
+
+
 def test_numbered_gpus_are_taken_by_their_numbers(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "slurm.gpus_per_node=4")
     whole = replace(plan, components=(replace(plan.components[0], gpus_are_numbered=True),))

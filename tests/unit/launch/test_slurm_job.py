@@ -179,6 +179,24 @@ def test_a_job_that_slurm_requeues_while_it_stops_is_taken_from_the_queue(scene:
     assert "attempt 1 left no exit report" in ending.status.reason
 
 
+def test_a_suspended_job_is_not_signalled_but_cancelled_when_the_time_is_over(scene: Scene) -> None:
+    scene.runs()
+    scene.controller.job("SUSPENDED", nodes="node1", start=START - 600)
+    scene.on(CANCEL, lambda: scene.controller.job("CANCELLED", nodes="node1", start=START - 600))
+    assert scene.handle().cancel(60).how == "killed"
+    assert scene.controller.commands == [CANCEL]
+    assert scene.clock.now() >= START + 60
+
+
+def test_a_suspended_job_that_goes_on_in_time_is_asked(scene: Scene) -> None:
+    scene.runs()
+    scene.controller.job("SUSPENDED", nodes="node1", start=START - 600)
+    scene.clock.at(30, lambda: scene.controller.job("RUNNING", nodes="node1", start=START - 600))
+    scene.on(INT, lambda: scene.clock.at(2, scene.ends))
+    assert scene.handle().cancel(60).how == "asked"
+    assert scene.controller.commands == [INT]
+
+
 def test_a_supervisor_that_has_not_begun_is_asked_when_it_has(scene: Scene) -> None:
     scene.controller.job("RUNNING", nodes="node1", start=START - 600)
     scene.clock.at(4, scene.runs)

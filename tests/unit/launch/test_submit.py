@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcflow.errors import RunDirError, UserError
+from hpcflow.errors import RunDirError, UnclearSubmission, UserError
 from hpcflow.launch import local_executor, machine, slurm_launch, submit
 from hpcflow.launch.checks import Checked
 from hpcflow.observe.exit_report import ExitReport, Outcome
@@ -172,3 +172,15 @@ def test_a_damaged_run_folder_is_the_users_fault(tmp_path: Path) -> None:
     maker.run.plan_json.unlink()
     with pytest.raises(RunDirError, match=r"has no spec\.json or plan\.json"):
         submit.resume(maker.run)
+
+
+def test_what_ends_a_job_that_may_still_arrive_stays_behind(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(UnclearSubmission), submit._fresh_folder(run.path):
+        run.spec_json.write_text("{}")
+        run.submitit.mkdir()
+        (run.submitit / "withdrawn_1").touch()
+        raise UnclearSubmission("nobody can tell")
+    assert [entry.name for entry in run.path.rglob("*")] == ["submitit", "withdrawn_1"]
+    with pytest.raises(RunDirError, match="is not empty"):
+        submit.run_folder(tiny_spec(tmp_path), run.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import ClusterError
-from hpcflow.slurm.client import JobRecord, SlurmClient, Unlisted, Verdict, leader_of
+from hpcflow.slurm.client import Delivery, ListedJob, SlurmClient, Unlisted, leader_of
 from hpcflow.slurm.commands import CommandResult
 from tests.support.fake_commands import FakeCommands, said
 
@@ -24,13 +24,13 @@ NO_CONTROLLER = said(
 TOO_LATE = said(stdout=RUNNING, stderr="", code=None)
 
 
-def asked(job_id: str, answer: CommandResult) -> JobRecord | Unlisted | None:
+def asked(job_id: str, answer: CommandResult) -> ListedJob | Unlisted | None:
     return SlurmClient(FakeCommands({"squeue": answer})).job(job_id)
 
 
-def listed(job_id: str, stdout: str) -> JobRecord:
+def listed(job_id: str, stdout: str) -> ListedJob:
     found = asked(job_id, said(stdout))
-    assert isinstance(found, JobRecord)
+    assert isinstance(found, ListedJob)
     return found
 
 
@@ -59,7 +59,7 @@ def test_a_question_is_one_call_whatever_the_size_of_the_job(nodes: int) -> None
         f"9+{offset}|{9 + offset}|RUNNING|{nodes}|N/A|n{offset}-[1-{nodes}]|None\n" for offset in range(8)
     )
     commands = FakeCommands({"squeue": said(lines)})
-    assert isinstance(SlurmClient(commands).job("9"), JobRecord)
+    assert isinstance(SlurmClient(commands).job("9"), ListedJob)
     assert len(commands.calls) == 1
 
 
@@ -172,11 +172,11 @@ OVER = (
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [
-        (said(), Verdict.SENT),
-        *((said(stderr=text, code=code), Verdict.OVER) for text in OVER for code in (0, 1)),
+        (said(), Delivery.SENT),
+        *((said(stderr=text, code=code), Delivery.OVER) for text in OVER for code in (0, 1)),
     ],
 )
-def test_cancelling_a_job_that_is_over_is_no_fault(answer: CommandResult, verdict: Verdict) -> None:
+def test_cancelling_a_job_that_is_over_is_no_fault(answer: CommandResult, verdict: Delivery) -> None:
     commands = FakeCommands({"scancel": answer})
     assert SlurmClient(commands).cancel("8+1") is verdict
     assert commands.calls == [["scancel", "8"]]
@@ -198,26 +198,26 @@ def test_a_cancellation_without_an_answer_is_a_fault(answer: CommandResult) -> N
 
 def test_a_signal_goes_to_the_batch_script() -> None:
     commands = FakeCommands({"squeue": said(HETJOB), "scancel": said()})
-    assert SlurmClient(commands).signal_batch("37", signal.SIGINT) is Verdict.SENT
+    assert SlurmClient(commands).signal_batch("37", signal.SIGINT) is Delivery.SENT
     assert commands.calls[-1] == ["scancel", "--batch", "--signal=INT", "37"]
 
 
 def test_a_job_that_waits_is_not_signalled() -> None:
     commands = FakeCommands({"squeue": said("9|9|PENDING|1|N/A||JobHeldUser\n")})
-    assert SlurmClient(commands).signal_batch("9", signal.SIGINT) is Verdict.NOT_STARTED
+    assert SlurmClient(commands).signal_batch("9", signal.SIGINT) is Delivery.NOT_STARTED
     assert [call[0] for call in commands.calls] == ["squeue"]
 
 
 @pytest.mark.parametrize(
     ("squeue", "scancel", "verdict"),
     [
-        (NO_SUCH_JOB, said(), Verdict.OVER),
-        (said(RUNNING), said(stderr=OVER[1], code=1), Verdict.OVER),
-        (said(""), said(), Verdict.SENT),
+        (NO_SUCH_JOB, said(), Delivery.OVER),
+        (said(RUNNING), said(stderr=OVER[1], code=1), Delivery.OVER),
+        (said(""), said(), Delivery.SENT),
     ],
 )
 def test_signalling_a_job_that_is_over_is_no_fault(
-    squeue: CommandResult, scancel: CommandResult, verdict: Verdict
+    squeue: CommandResult, scancel: CommandResult, verdict: Delivery
 ) -> None:
     commands = FakeCommands({"squeue": squeue, "scancel": scancel})
     assert SlurmClient(commands).signal_batch("1", signal.SIGUSR2) is verdict
@@ -270,7 +270,7 @@ def test_a_client_of_a_cluster_asks_that_cluster(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SLURM_CONF", "/here")
     monkeypatch.setenv("SQUEUE_STATES", "PENDING")
     subprocess.run([squeue], check=True, capture_output=True, timeout=20)
-    for conf, expected in (("/there", "/there"), (None, "/here")):
+    for conf, expected in (("/there", "/there"), (None, "")):
         job = SlurmClient.of_cluster(conf).job("1")
-        assert isinstance(job, JobRecord)
+        assert isinstance(job, ListedJob)
         assert (job.reason, job.components[0].start) == (expected, "")

@@ -22,14 +22,14 @@ def test_a_partition_knows_its_nodes_and_limits() -> None:
     assert list(found) == ["main", "short", "offline", "empty"]
     main = found["main"]
     assert main.nodes == {"node1", "node2", "node3", "node4"}
-    assert main.up_nodes == {"node1", "node2", "node3"}
+    assert {name for group in main.groups if group.up for name in group.names} == {"node1", "node2", "node3"}
     assert (main.default, main.up, main.max_minutes, main.max_nodes) == (True, True, 1440, None)
     assert (found["short"].default, found["short"].max_minutes, found["short"].max_nodes) == (False, 10, 2)
     assert (found["offline"].up, found["offline"].max_minutes) == (False, None)
-    assert found["offline"].up_nodes == frozenset()
-    assert main.gpu_types == ("h200",)
+    assert not any(group.up for group in found["offline"].groups)
+    assert {name for group in main.groups for name in group.gpus} == {"h200"}
     assert main.features == ("h200", "rack1", "rack2")
-    assert found["offline"].gpu_types == ("a100", "mig")
+    assert {name for group in found["offline"].groups for name in group.gpus} == {"a100", "mig"}
 
 
 def test_overlapping_partitions_share_nodes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcflow.slurm.partitions import parse_partitions
-from hpcflow.slurm.refusals import explain, is_refusal, job_id_of, refusal_in
+from hpcflow.slurm.refusals import job_id_of, refusal_in
 
 FAILED = "sbatch: error: Batch job submission failed: "
 PARTITIONS = parse_partitions(
@@ -19,6 +19,12 @@ CASES = [
         f"sbatch: error: invalid partition specified: nope\n{FAILED}Invalid partition name specified",
         ("slurm.partition", "main, short, off"),
     ),
+    (
+        "sbatch: error: Problem talking to database\nsbatch: error: 'foo' can't be reached now, or it is an "
+        "invalid entry for --cluster.  Use 'sacctmgr list clusters' to see available clusters.",
+        ("slurm.options.clusters", "SBATCH_CLUSTERS"),
+    ),
+    ("sbatch: error: invalid number of nodes (-N 3-2)", ("slurm.options.nodelist", "more nodes")),
     (f"{FAILED}Invalid account or account/partition combination specified", ("slurm.account", "sacctmgr")),
     (f"{FAILED}Invalid qos specification", ("slurm.qos", "sacctmgr")),
     ("sbatch: error: Invalid generic resource (gres) specification", ("gpu_type", "h200 (4 a node) in main")),
@@ -78,9 +84,8 @@ def test_a_refusal_keeps_slurms_words_and_says_what_to_change(text: str, shown: 
     refusal = refusal_in(text, PARTITIONS)
     assert refusal is not None
     assert refusal.message == text
-    assert is_refusal(text)
     for part in shown:
-        assert part in explain(text, PARTITIONS)
+        assert part in refusal.hint
 
 
 def test_a_wrappers_banner_does_not_hide_a_refusal() -> None:
@@ -93,7 +98,9 @@ def test_a_wrappers_banner_does_not_hide_a_refusal() -> None:
 
 def test_values_are_left_out_where_they_are_not_known() -> None:
     text = f"{FAILED}Invalid partition name specified"
-    assert explain(text) == "there is no such partition; change slurm.partition"
+    refusal = refusal_in(text)
+    assert refusal is not None
+    assert refusal.hint == "there is no such partition; change slurm.partition"
 
 
 def test_an_unknown_refusal_is_still_one() -> None:
@@ -121,8 +128,6 @@ def test_an_unknown_refusal_is_still_one() -> None:
 )
 def test_an_unclear_answer_is_no_refusal(text: str) -> None:
     assert refusal_in(text, PARTITIONS) is None
-    assert not is_refusal(text)
-    assert explain(text, PARTITIONS) == ""
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def test_nccl_needs_gpus_and_several_gpu_ranks_need_nccl(tmp_path: Path) -> None
     [
         ("slurm.options.time=3", "--set slurm.options.time: give this as slurm.time_minutes (got 3)"),
         ("slurm.options.nodes=3", "--set slurm.options.nodes: this option follows from the plan (got 3)"),
+        ("slurm.options.uid=3", "--set slurm.options.uid: this option follows from the plan (got 3)"),
         (
             "slurm.options.x=1.5",
             "--set slurm.options.x: must be text or a whole number from -1000000000 to 1000000000 "
