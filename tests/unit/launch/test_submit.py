@@ -176,11 +176,15 @@ def test_a_damaged_run_folder_is_the_users_fault(tmp_path: Path) -> None:
 
 def test_what_ends_a_job_that_may_still_arrive_stays_behind(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with pytest.raises(UnclearSubmission), submit._fresh_folder(run.path):
+
+    def give_up() -> None:
         run.spec_json.write_text("{}")
         run.submitit.mkdir()
         (run.submitit / "withdrawn_1").touch()
         raise UnclearSubmission("nobody can tell")
+
+    with pytest.raises(UnclearSubmission), submit._fresh_folder(run.path):
+        give_up()
     assert [entry.name for entry in run.path.rglob("*")] == ["submitit", "withdrawn_1"]
     with pytest.raises(RunDirError, match="is not empty"):
         submit.run_folder(tiny_spec(tmp_path), run.path)
