@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -20,10 +21,14 @@ from hpcflow.job.verdict import THE_DRIVER, Evidence, Member
 from hpcflow.plan.plan import JobStep, Plan
 from hpcflow.rpc.addresses import LOOPBACK, of_interface, of_name
 from hpcflow.rpc.identity import ProcessIdentity
+from hpcflow.signals import name_of
 from hpcflow.slurm.client import SlurmClient
 from hpcflow.slurm.env import Allocation, step_environment
 from hpcflow.slurm.srun_messages import failure_in
 from hpcflow.spec.run import RunSpec
+
+# More than node agents leave to their ranks.
+_SRUN_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class SlurmLauncher:
         self._plan = plan
         self._spec = spec
         self._hosts = hosts
+        self._killing_since = float("inf")
 
     @staticmethod
     def of_this_job(plan: Plan, spec: RunSpec) -> SlurmLauncher:
@@ -137,14 +143,24 @@ class SlurmLauncher:
         found = failure_in(output)
         (name,) = (known.name for known in self._plan.job_steps if steps.member_of(known) == step)
         if found is None:
-            message = f"step {name} ended with exit code {status} while its ranks were at work"
+            how = f"ended with exit code {status}" if status >= 0 else f"was ended by {name_of(-status)}"
+            message = f"step {name} {how} while its ranks were at work"
             return Evidence(step, "step_failed", message, at, "its log may say more")
         where = f" on {found.node}" if found.node else ""
         message = f"step {name} failed{where}: {found.message}"
         return Evidence(step, "step_failed", message, at, found.hint, host=found.node or "")
 
     def kill(self, children: Children) -> None:
-        """TERM makes `srun` kill all processes of its step; everything else is ours to kill."""
+        """TERM makes `srun` kill all processes of its step; everything else is ours to kill.
+
+        It asks the controller to, and waits for it. Where that does not answer, agents end their ranks by
+        themselves, and then nothing is lost by killing `srun`. Called again and again until all have ended.
+        """
+        now = time.monotonic()
+        self._killing_since = min(self._killing_since, now)
+        if now - self._killing_since > _SRUN_PATIENCE_S:
+            children.kill()
+            return
         children.send(signal.SIGTERM, lambda member: member in self.steps)
         children.kill(lambda member: member not in self.steps)
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcflow import signals
-from hpcflow.errors import EXIT_FAILED, EXIT_OK, JobFault
+from hpcflow.errors import EXIT_FAILED, EXIT_OK, FirstStepFault, JobFault
 from hpcflow.job import commands, steps
 from hpcflow.job.processes import Children
 from hpcflow.job.verdict import Member
@@ -35,7 +35,7 @@ log = logging.getLogger("hpcflow.node_agent")
 
 _TICK_S = 1.0
 # Longer than the supervisor lets a released step live.
-_LEAVE_S = 30.0
+_LEAVE_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,21 @@ class NodeAgent:
                 # A container's runtime is the parent there; a command's wrapper is in no container.
                 parent=None if prefix and not commands.is_command(member) else os.getpid(),
             )
-            self._children.start(
-                member,
-                commands.command_line(member, prefix),
-                environ={**environ, **identity.to_environ()},
-                log=self._attempt.log(member.role, member.rank),
-            )
+            try:
+                self._children.start(
+                    member,
+                    commands.command_line(member, prefix),
+                    environ={**environ, **identity.to_environ()},
+                    log=self._attempt.log(member.role, member.rank),
+                )
+            except OSError as error:
+                raise FirstStepFault(
+                    f"{member} cannot be started on {place.host}: {error.strerror}: {error.filename}",
+                    cause="spec",
+                    role=member.role,
+                    rank=member.rank,
+                    hint="slurm.container_prefix begins with a program that every node has" if prefix else "",
+                ) from error
             named = environ["CUDA_VISIBLE_DEVICES"] or "none"
             log.info("started %s on %s with GPUs %s (plan: %s)", member, place.host, named, rank.gpus)
 

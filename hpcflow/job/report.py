@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcflow.job.verdict import Member, Verdict
+from hpcflow.job.verdict import THE_DRIVER, Member, Verdict
 from hpcflow.observe.exit_report import ExitReport
 from hpcflow.observe.state import read_state
 from hpcflow.rpc.identity import SUPERVISOR
@@ -43,7 +43,8 @@ def build(
         cause=blamed.cause,
         role=blamed.member.role,
         rank=blamed.member.rank,
-        host=blamed.host or hosts.get(blamed.member, socket.gethostname()),
+        # What is on no node of its own, such as an `srun`, is where the driver is.
+        host=blamed.host or hosts.get(blamed.member) or hosts.get(THE_DRIVER, socket.gethostname()),
         message=blamed.message,
         hint=blamed.hint,
         exit_code=exit_code,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from hpcflow.errors import ClusterError
 from hpcflow.plan.plan import Component, Plan
+from hpcflow.slurm.nodes import expand
 from hpcflow.slurm.partitions import NodeGroup, Partition
 from hpcflow.spec.roles import table_of
 from hpcflow.spec.run import RunSpec
@@ -50,7 +51,7 @@ def check(spec: RunSpec, plan: Plan, partitions: Mapping[str, Partition]) -> Che
         components.append(one.component)
         fitting.append(one.fitting)
     if not faults:
-        faults += _no_room_together(spec, components, fitting)
+        faults += _same_nodes(spec, components) or _no_room_together(spec, components, fitting)
     if faults:
         hint = (
             "nothing was submitted; `hpcflow plan` shows what each node is asked for, `sinfo` what there is"
@@ -83,14 +84,22 @@ class _One:
             return
         fitting = [group for group in groups if fits(group, self.component)]
         self.fitting = frozenset(name for group in fitting for name in group.names)
+        found_before = len(self.fitting)
+        self.fitting -= _excluded(self._spec)
         needed, found = len(self.component.nodes), len(self.fitting)
+        if found < needed <= found_before:
+            self._fault(
+                "slurm.options.exclude",
+                f"{self._who()} takes {needed} nodes, and {found} that fit it are left in partition {where}",
+            )
+            return
         if needed > found:
             self._fault(
                 self._nodes_key(),
                 f"{self._who()} takes {needed} nodes that fit it, and partition {where} has {found}",
             )
             return
-        up = len({name for group in fitting if group.up for name in group.names})
+        up = len(self.fitting & {name for group in fitting if group.up for name in group.names})
         if up < needed:
             self.warnings.append(
                 f"{self._who()} takes {needed} nodes: of the {found} in partition {where}, {up} are up now"
@@ -199,8 +208,7 @@ class _One:
             own = self._spec.resources_of(role)
             stated = {"partition": own.partition, "constraint": own.constraint, "gpu_type": own.gpu_type}
             if stated[name] is not None:
-                table = "commands" if role in self._spec.commands else "slurm.resources"
-                return f"{table}.{role}.{name}"
+                return f"{self._spec.resources_key(role)}.{name}"
         return f"slurm.{name}"
 
     def _nodes_key(self) -> str:
@@ -241,6 +249,27 @@ def _has_features(features: Iterable[str], constraint: str | None) -> bool:
     if constraint is not None and _ONE_OF.fullmatch(constraint):
         return bool(set(constraint.split("|")) & set(features))
     return True
+
+
+def _excluded(spec: RunSpec) -> frozenset[str]:
+    """Nodes that the job is not to have; a list in a file, or one that Slurm may refuse, is left to Slurm."""
+    listed = spec.slurm.options.get("exclude")
+    if not isinstance(listed, str) or "/" in listed:
+        return frozenset()
+    try:
+        return frozenset(expand(listed))
+    except ClusterError:
+        return frozenset()
+
+
+def _same_nodes(spec: RunSpec, components: Sequence[Component]) -> list[str]:
+    """Every component gets the options, and a node that each of them must have can be given to one only."""
+    if len(components) == 1 or not spec.slurm.options.get("nodelist"):
+        return []
+    return [
+        f"{spec.place('slurm.options.nodelist')}: the job has {len(components)} components, which never "
+        "share a node: the same nodes cannot be asked for in each; use constraint or partition of the roles"
+    ]
 
 
 def _no_room_together(

@@ -5,8 +5,10 @@ Slurm is asked for its controller, with a time-out; nothing is submitted here.
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from hpcflow.errors import ClusterError, HpcflowError, UserError
@@ -59,5 +61,8 @@ def _check_slurm(client: SlurmClient) -> None:
         raise UserError(f"{_ASKED}no sbatch on PATH", hint=hint)
     if missing:
         raise UserError(f"{_ASKED}sbatch is on PATH but {', '.join(missing)} is not", hint=hint)
+    conf = os.environ.get("SLURM_CONF")
+    if conf is not None and not Path(conf).is_file():  # Slurm's commands would look for it for a minute
+        raise ClusterError(f"{_ASKED}SLURM_CONF names no file: {conf!r}", hint=hint)
     if not client.controller_answers():
         raise ClusterError(f"{_ASKED}sbatch is on PATH but no controller answers", hint=hint)

@@ -77,7 +77,20 @@ def _look(job: ListedJob, now: float) -> SlurmLook:
             for component in job.components
         ),
     )
+    if state.waiting and any(component.state == "CANCELLED" for component in look.components):
+        return _crippled(look, job.job_id)
     return _explained(look, job.job_id) if state.waiting else look
+
+
+def _crippled(look: SlurmLook, job_id: str) -> SlurmLook:
+    """A heterogeneous job of which somebody cancelled a component, and that Slurm has requeued without it."""
+    cancelled = [number for number, one in enumerate(look.components) if one.state == "CANCELLED"]
+    return msgspec.structs.replace(
+        look,
+        meaning=f"it can never start: its component {cancelled[0]} was cancelled, which Slurm does not undo",
+        advice=f"`scancel {job_id}`, then resume the run",
+        stuck=True,
+    )
 
 
 def _explained(look: SlurmLook, job_id: str) -> SlurmLook:

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from hpcflow.observe.job import read_job
+from hpcflow.plan.plan import Plan
 from hpcflow.rundir import RunDir
-from tests.support.real_runs import CONFIG, RealRun
+from tests.support.real_runs import CONFIG, REPOSITORY, RealRun
 from tests.support.slurm_cluster import Cluster
 from tests.support.slurm_runs import AS_STEPS, MEMORY, ROLES, SlurmSite, ranks_once, seconds_until
 
@@ -55,6 +56,48 @@ def test_a_step_that_cannot_start_on_a_node_ends_the_job_and_names_it(site: Slur
     assert "node4" in report.message
     assert "sinfo -R" in report.hint
     assert real.left() == []
+
+
+def test_where_the_node_is_known_every_rank_gets_the_gpus_of_the_plan(site: SlurmSite) -> None:
+    site.cluster.drain()
+    topology = REPOSITORY / "tests" / "fixtures" / "topology" / "l40s-4.txt"
+    whole = (f"slurm.topology={topology}", "slurm.gpus_per_node=4", "slurm.options.exclusive=true")
+    # In the order of the roles the critic's pair would be GPUs 1 and 2, on two sockets.
+    alone = ("roles.actor.gpus_per_node=1", "roles.actor.ranks_per_node=1")
+    pair = ("roles.critic.gpus_per_node=2", "roles.critic.ranks_per_node=2")
+    real = site.submit("known", [*whole, *alone, *pair])
+    ranks = ranks_once(real, RANKS)
+    plan = Plan.load(real.run.plan_json)
+    assert plan.role("critic").gpus_by_node == ((2, 3),)
+    planned = {
+        f"{role.role}.{rank.rank}": tuple(str(gpu) for gpu in rank.gpus)
+        for role in plan.roles
+        for rank in role.ranks
+    }
+    assert {name: rank.gpus for name, rank in ranks.items() if name != "driver.0"} == planned
+    assert site.hpcflow("cancel", str(real.run.path)).returncode == 0
+
+
+def test_a_container_runtime_that_is_not_there_is_named(site: SlurmSite) -> None:
+    real = site.submit("no runtime", [*AS_STEPS, "slurm.container_prefix=[/no/such/runtime]"])
+    report = real.ended()
+    assert (report.outcome, report.cause) == ("failed", "spec")
+    assert "/no/such/runtime" in report.message
+    assert "slurm.container_prefix" in report.hint
+    assert real.left() == []
+
+
+def test_a_dead_role_ends_all_processes_also_while_the_controller_hangs(site: SlurmSite) -> None:
+    site.cluster.drain()
+    real = site.submit("hung controller", AS_STEPS)
+    rank = ranks_once(real, RANKS)["critic.0"]
+    with site.cluster.hung_controller():
+        rank.process.kill()
+        # `srun` cannot end its step: agents leave after 12 s, and then the supervisor kills `srun`.
+        assert seconds_until(lambda: not real.living()) < 25
+    report = real.ended()
+    assert (report.outcome, report.cause, report.role) == ("failed", "killed", "critic")
+    assert report.host == rank.node
 
 
 def test_submitting_from_inside_an_allocation_leaks_nothing_into_the_job(site: SlurmSite) -> None:

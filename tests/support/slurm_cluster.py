@@ -151,6 +151,16 @@ class Cluster:
                 lambda: self.node_states()[node] == "idle", COMMAND_LIMIT_S, lambda: str(self.node_states())
             )
 
+    @contextmanager
+    def hung_controller(self) -> Iterator[None]:
+        """The controller is stopped: it takes connections, and answers nothing until it goes on."""
+        (daemon,) = (one for one in self.processes() if Path(one.cmdline()[0]).name == "slurmctld")
+        daemon.suspend()
+        try:
+            yield
+        finally:
+            daemon.resume()
+
     def processes(self) -> list[psutil.Process]:
         """This cluster's daemons, and what their steps started."""
         daemons = [process for process in psutil.process_iter() if _names(process, self.root)]

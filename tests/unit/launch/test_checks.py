@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,32 @@ def test_two_components_on_one_node_are_found_beside_a_third_that_has_many(tmp_p
     message = refused(tmp_path, *HETJOB, *crowd, on=on)
     assert "critic, rollout are components" in message
     assert "they take 2 nodes, and only 1 fit" in message
+
+
+def test_excluded_nodes_are_not_counted(tmp_path: Path) -> None:
+    checked(tmp_path, "slurm.options.exclude=n[1-3]")
+    message = refused(tmp_path, "slurm.options.exclude=n[1-4]")
+    assert "slurm.options.exclude: " in message
+    assert "and 0 that fit it are left in partition main" in message
+
+
+def test_components_need_nodes_of_their_own_beside_the_excluded_ones(tmp_path: Path) -> None:
+    checked(tmp_path, *HETJOB, *ON_GPUS)
+    message = refused(tmp_path, *HETJOB, *ON_GPUS, "slurm.options.exclude=n[1-3]")
+    assert "slurm.shape" in message
+
+
+def test_components_cannot_all_have_the_same_node(tmp_path: Path) -> None:
+    checked(tmp_path, "slurm.options.nodelist=n1")
+    message = refused(tmp_path, *HETJOB, *ON_GPUS, "slurm.options.nodelist=n1")
+    assert "slurm.options.nodelist: the job has" in message
+
+
+@pytest.mark.parametrize("listed", ["n[1-", "/shared/bad-nodes"])
+def test_a_list_of_excluded_nodes_that_is_not_understood_is_left_to_slurm(
+    tmp_path: Path, listed: str
+) -> None:
+    checked(tmp_path, f"slurm.options.exclude={json.dumps(listed)}")
 
 
 def test_a_node_must_have_everything_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
     return folder
 
 
@@ -56,6 +57,18 @@ def test_a_silent_controller_is_named(tools: Path, script: str) -> None:
     assert choose("auto").reason == "sbatch is on PATH but no controller answers: running on this machine"
     with pytest.raises(ClusterError, match="no controller answers"):
         choose("slurm")
+
+
+def test_a_configuration_that_is_not_there_is_named_at_once(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_tools(tools, UP)
+    monkeypatch.setenv("SLURM_CONF", str(tools / "slurm.conf"))
+    assert choose("auto").executor == "local"
+    with pytest.raises(ClusterError, match="SLURM_CONF names no file"):
+        choose("slurm")
+    (tools / "slurm.conf").touch()
+    assert choose("slurm").executor == "slurm"
 
 
 def test_half_an_installation_is_named(tools: Path) -> None:

@@ -341,6 +341,17 @@ def test_a_heterogeneous_job_waits_with_the_component_that_is_least_far(scene: S
     assert [(place.nodes, place.node_count) for place in status.places] == [("", 1)] * 5
 
 
+def test_a_requeued_job_without_one_of_its_components_can_never_start(scene: Scene) -> None:
+    scene.controller.lines(
+        a_line("PENDING", "Resources", listed="7+0", raw="7"),
+        a_line("CANCELLED", "None", listed="7+1", raw="8", nodes="node2"),
+    )
+    status = scene.look()
+    assert status.state == "queued"
+    assert "it can never start: its component 1 was cancelled" in status.reason
+    assert "`scancel 7`" in status.reason
+
+
 def test_steps_are_shown_with_the_nodes_that_were_granted(scene: Scene) -> None:
     a_plan(on_gpu=True).save(scene.maker.run.plan_json)
     scene.controller.job("RUNNING", nodes="gpu-007", start=BEGAN)
