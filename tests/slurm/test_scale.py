@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.real_runs import CONFIG
 from tests.support.slurm_cluster import Cluster
-from tests.support.slurm_runs import SlurmSite
+from tests.support.slurm_runs import MEMORY, ROLES, SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -32,7 +32,9 @@ def overrides(nodes: dict[str, int]) -> list[str]:
         for role, count in nodes.items()
         for key in (f"nodes={count}", f"gpus_per_node={GPUS}", f"ranks_per_node={GPUS}")
     ]
-    batch = [f"algorithm.{key}=2048" for key in ("prompts_per_step", "minibatch_samples")]
+    batch = [
+        f"algorithm.{key}={GPUS * max(nodes.values())}" for key in ("prompts_per_step", "minibatch_samples")
+    ]
     micro = [f"roles.{role}.microbatch_per_gpu=1" for role in ("actor", "critic")]
     warm = [f"roles.{role}.optimizer.warmup_steps=0" for role in ("actor", "critic")]
     return [*sets, *batch, *micro, *warm, f"slurm.gpus_per_node={GPUS}", "slurm.shape=hetjob"]
@@ -66,10 +68,13 @@ def test_a_heterogeneous_job_of_512_nodes_is_placed(site: SlurmSite) -> None:
 
 
 def test_a_plan_that_could_never_start_is_refused(site: SlurmSite) -> None:
-    settings = [f"--set={override}" for override in overrides({"actor": 512, "critic": 512, "rollout": 128})]
+    settings = [
+        f"--set={override}"
+        for override in (*ROLES, *MEMORY, *overrides({"actor": 512, "critic": 256, "rollout": 512}))
+    ]
     done = site.hpcflow("submit", str(CONFIG), "--cluster", "slurm", "--run-dir", "too large", *settings)
     assert done.returncode == 4, done.stderr
-    assert "1152" in done.stderr
+    assert "1280" in done.stderr
     assert "1024" in done.stderr
     assert not (site.folder / "too large").exists()
 

@@ -14,7 +14,7 @@ from hpcflow.plan.plan import Plan
 from hpcflow.rundir import RunDir
 from tests.support.real_runs import CONFIG, REPOSITORY, RealRun
 from tests.support.slurm_cluster import Cluster
-from tests.support.slurm_runs import AS_STEPS, MEMORY, ROLES, SlurmSite, ranks_once, seconds_until
+from tests.support.slurm_runs import AS_STEPS, MEMORY, MEMORY_GIB, ROLES, SlurmSite, ranks_once, seconds_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
@@ -65,7 +65,8 @@ def test_where_the_node_is_known_every_rank_gets_the_gpus_of_the_plan(site: Slur
     # In the order of the roles the critic's pair would be GPUs 1 and 2, on two sockets.
     alone = ("roles.actor.gpus_per_node=1", "roles.actor.ranks_per_node=1")
     pair = ("roles.critic.gpus_per_node=2", "roles.critic.ranks_per_node=2")
-    real = site.submit("known", [*whole, *alone, *pair])
+    small = [f"slurm.resources.{role}.memory_gib_per_rank=0.5" for role in MEMORY_GIB]
+    real = site.submit("known", [*whole, *alone, *pair, *small])
     ranks = ranks_once(real, RANKS)
     plan = Plan.load(real.run.plan_json)
     assert plan.role("critic").gpus_by_node == ((2, 3),)
