@@ -7,7 +7,7 @@ spec are worded. `config_reference.py` refuses a key without a line here, and a 
 from __future__ import annotations
 
 MEANINGS = {
-    "RunSpec.name": "Name of the run; its folder is called after it",
+    "RunSpec.name": "Name of the run and of its job; its folder is called after it",
     "RunSpec.seed": "Seed of prompt order, samples, minibatches and random weights",
     "RunSpec.device": "cpu: engines leave the GPUs that their roles get idle, to rehearse a placement",
     "RunSpec.steps": "Training steps; one is `prompts_per_step` x `samples_per_prompt` samples",

@@ -31,8 +31,8 @@ RunName = Annotated[
     Field(
         min_length=1,
         max_length=120,
-        pattern=r"^[^/\x00-\x1f\x7f]+$",
-        description="the name of a folder: 1 to 120 characters, no / and no control characters",
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="1 to 120 characters, no control characters",
     ),
 ]
 
@@ -176,9 +176,7 @@ class RunSpec(Model):
 
 
 def _name_rules(name: str) -> list[Rule]:
-    """A run's name is the name of its folder."""
-    if name in {".", ".."}:
-        return [Rule("name", "this is not the name of a folder of its own")]
+    """Whatever can be printed: a job is called so, and the run's folder by a plain form of it."""
     if name != name.strip():
         return [Rule("name", "must not begin or end with a blank")]
     if len(name.encode()) > MAX_NAME_BYTES:

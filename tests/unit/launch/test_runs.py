@@ -114,3 +114,9 @@ def test_a_taken_folder_is_refused_and_left_alone(root: Path, tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     runs.check_free(tmp_path / "empty")
     runs.check_free(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["ppo/qwen", "..", "/", "a-b:c", "\U0001f389"])
+def test_a_name_of_anything_printable_gives_the_folder_a_plain_name(name: str) -> None:
+    plain = r"[a-z0-9]+(-[a-z0-9]+)*-\d{8}-\d{6}-[0-9a-f]{4}"
+    assert re.fullmatch(plain, runs.fresh_name(name, datetime(2026, 1, 1)))

@@ -135,11 +135,9 @@ def edited(folder: Path, old: str, new: str) -> Path:
         ),
         (
             "name: tiny",
-            "name: a/b",
-            "ppo.yaml:1 name: must be the name of a folder: 1 to 120 characters, no / and no "
-            "control characters (got 'a/b')",
+            'name: "a\\tb"',
+            "ppo.yaml:1 name: must be 1 to 120 characters, no control characters (got 'a\\tb')",
         ),
-        ("name: tiny", "name: ..", "ppo.yaml:1 name: this is not the name of a folder of its own (got '..')"),
         (
             "train: train.jsonl",
             "train: train.csv",
