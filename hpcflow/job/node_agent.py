@@ -89,6 +89,14 @@ class NodeAgent:
 
     def __init__(self, own: ProcessIdentity, control: ControlClient, environ: Mapping[str, str]) -> None:
         run = RunDir(own.run_dir)
+        if not run.plan_json.is_file():
+            raise FirstStepFault(
+                f"node {environ['SLURMD_NODENAME']} does not see the run folder {run.path}",
+                cause="spec",
+                role=own.role,
+                rank=own.rank,
+                hint="it must lie on a file system that every node has: choose another, by --run-dir",
+            )
         self._own = own
         self._control = control
         self._environ = environ

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.errors import JobFault, UserError
+from hpcflow.errors import FirstStepFault, JobFault, UserError
 from hpcflow.job import steps
-from hpcflow.job.node_agent import Place
+from hpcflow.job.node_agent import NodeAgent, Place
 from hpcflow.job.verdict import Member
 from hpcflow.plan.build import build
 from hpcflow.plan.plan import Plan
+from hpcflow.rpc.control import ControlClient
+from hpcflow.rpc.identity import ProcessIdentity
 from tests.support.golden import check_golden
 from tests.support.specs import tiny_spec
 
@@ -122,3 +124,22 @@ def test_too_few_gpus_are_a_fault_that_names_the_node(tmp_path: Path) -> None:
 def test_a_step_on_cpus_needs_no_gpus(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert place(plan, "reward", "x", "x").gpus(plan, ()) == {}
+
+
+def test_a_node_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
+    own = ProcessIdentity(
+        run_dir=tmp_path / "not here",
+        attempt=1,
+        control="tcp://127.0.0.1:1",
+        token="secret",
+        role="step_actor",
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        address="",
+        parent=None,
+    )
+    with pytest.raises(FirstStepFault, match="node n7 does not see the run folder .*not here") as caught:
+        NodeAgent(own, ControlClient(own), {"SLURMD_NODENAME": "n7"})
+    assert caught.value.cause == "spec"
+    assert "--run-dir" in caught.value.hint
