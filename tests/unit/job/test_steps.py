@@ -139,7 +139,7 @@ def test_a_node_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None
         address="",
         parent=None,
     )
-    with pytest.raises(FirstStepFault, match="node n7 does not see the run folder .*not here") as caught:
+    with pytest.raises(FirstStepFault, match=r"node n7 does not see the run folder .*not here") as caught:
         NodeAgent(own, ControlClient(own), {"SLURMD_NODENAME": "n7"})
     assert caught.value.cause == "spec"
     assert "--run-dir" in caught.value.hint
