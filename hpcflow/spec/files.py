@@ -90,7 +90,7 @@ def _folder(
     """Faults of one Hugging Face folder."""
     place, folder = spec.place(key), Path(value)
     if not folder.is_dir():
-        hint = "models are read from folders; download a model from a hub first"
+        hint = "a folder, seen from the spec's; tools/demo makes the demo's, others are downloaded before"
         yield SpecError(place, "there is no such folder", value=value, hint=hint)
         return
     try:

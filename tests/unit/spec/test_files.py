@@ -51,9 +51,9 @@ def test_everything_missing_is_named_at_once(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, "roles.critic.model=/nowhere/critic")
     assert faults(spec, tmp_path) == [
         "ppo.yaml:4 model.path: there is no such folder (got model)\n"
-        "  models are read from folders; download a model from a hub first",
+        "  a folder, seen from the spec's; tools/demo makes the demo's, others are downloaded before",
         "--set roles.critic.model: there is no such folder (got /nowhere/critic)\n"
-        "  models are read from folders; download a model from a hub first",
+        "  a folder, seen from the spec's; tools/demo makes the demo's, others are downloaded before",
         "ppo.yaml:25 roles.reward.function: there is no such file (got rewards.py)",
         "ppo.yaml:6 data.train: there is no such file (got train.jsonl)",
         "ppo.yaml:7 data.heldout: there is no such file (got heldout.jsonl)",
@@ -133,7 +133,7 @@ def test_a_reward_model_needs_its_folder(spec: RunSpec, tmp_path: Path) -> None:
     reward = f"roles.reward={{kind: model, model: {tmp_path}/judge, microbatch_per_gpu: 1}}"
     assert faults(tiny_spec(tmp_path, reward), tmp_path) == [
         "--set roles.reward.model: there is no such folder (got judge)\n"
-        "  models are read from folders; download a model from a hub first"
+        "  a folder, seen from the spec's; tools/demo makes the demo's, others are downloaded before"
     ]
 
 
