@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -141,11 +140,7 @@ class CommandRank:
 
     def _wait(self, timeout_s: float) -> int | None:
         """Wait for the program's end, a release or the time; the program's status if it has ended."""
-        poll = select.poll()
-        for child in self._children.running:
-            poll.register(child.pidfd, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        poll.poll(timeout_s * 1000)
+        self._children.wait(timeout_s, self._wake_read)
         for _, status in self._children.reap():
             return status
         return None
@@ -155,10 +150,7 @@ class CommandRank:
         self._children.send(signal.SIGTERM)
         deadline = time.monotonic() + _LEAVE_S
         while self._children.running and (left_s := deadline - time.monotonic()) > 0:
-            poll = select.poll()
-            for child in self._children.running:
-                poll.register(child.pidfd, select.POLLIN)
-            poll.poll(left_s * 1000)
+            self._children.wait(left_s)
             for _, status in self._children.reap():
                 log.info("the command ended: %d", status)
         self._children.sweep()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -113,7 +112,8 @@ class NodeAgent:
         self._start()
         leave_by = float("inf")
         while time.monotonic() < leave_by and (self._children.running or not self._control.released()):
-            self._wait()
+            wakers = () if self._control.released() else (self._wake_read,)
+            self._children.wait(_TICK_S, *wakers)
             for child, status in self._children.reap():
                 log.info("%s ended: %d", child.member, status)
                 self._control.exited(*child.member, status)
@@ -162,14 +162,6 @@ class NodeAgent:
 
     def _wake(self) -> None:
         os.write(self._wake_write, b"x")
-
-    def _wait(self) -> None:
-        poll = select.poll()
-        for child in self._children.running:
-            poll.register(child.pidfd, select.POLLIN)
-        if not self._control.released():
-            poll.register(self._wake_read, select.POLLIN)
-        poll.poll(_TICK_S * 1000)
 
 
 def main() -> int:

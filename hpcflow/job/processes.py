@@ -7,6 +7,7 @@ must have called `signals.adopt_orphans`: then a descendant cannot leave the tre
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -79,6 +80,13 @@ class Children:
     def spare(self, pid: int) -> None:
         """Leave this child alone in `kill` and `sweep`."""
         self._spared.add(pid)
+
+    def wait(self, timeout_s: float, *wakers: int) -> None:
+        """Until a child ends, one of the descriptors `wakers` is readable, or the time is over."""
+        poll = select.poll()
+        for descriptor in (*(child.pidfd for child in self.running), *wakers):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(timeout_s * 1000)
 
     def reap(self) -> list[tuple[Child, int]]:
         """Children that have ended, with exit code or minus signal; adopted ones are buried unnamed."""

@@ -59,11 +59,11 @@ def lives(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_path_of_the_configuration_is_under_the_root(form: str) -> None:
-    layout = Layout(Path("/some/root"))
+    layout = Layout(Path("/a/cluster"))
     text = slurm_conf(layout, facts(form)) + gres_conf(layout, facts(form))
     paths = re.findall(r"=(/[^\s,]+)", text)
     assert len(paths) >= 6
-    assert {path for path in paths if not path.startswith("/some/root/")} <= {"/bin/true"}
+    assert {path for path in paths if not path.startswith("/a/cluster/")} <= {"/bin/true"}
 
 
 def test_the_configuration_listens_on_loopback_and_requeues_soon() -> None:
